@@ -1,0 +1,19 @@
+"""Exact scaled dot-product attention that you can see into."""
+
+from regard import biases, errors, masks, reference
+from regard.attention import attention, merge
+from regard.torch_drop_in import scaled_dot_product_attention
+from regard.weights import AttentionWeights
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AttentionWeights",
+    "attention",
+    "biases",
+    "errors",
+    "masks",
+    "merge",
+    "reference",
+    "scaled_dot_product_attention",
+]

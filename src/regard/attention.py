@@ -1,0 +1,267 @@
+"""The public functions of attention, and how they take part in autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from regard import online_softmax
+from regard.biases import Bias
+from regard.engines import Engine, HasBackward, choose
+from regard.errors import ArgumentError, ArgumentTypeError, EngineError
+from regard.masks import Mask
+from regard.online_softmax import Normalizer
+from regard.problem import Problem, prepare
+from regard.weights import AttentionWeights
+
+
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | Tensor | None = None,
+    *,
+    bias: Bias | Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink_logits: Tensor | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    query_start: int | Sequence[int] | Tensor | None = None,
+    key_start: int | Sequence[int] | Tensor = 0,
+    return_weights: Literal[False] = False,
+    engine: str = "auto",
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | Tensor | None = None,
+    *,
+    bias: Bias | Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink_logits: Tensor | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    query_start: int | Sequence[int] | Tensor | None = None,
+    key_start: int | Sequence[int] | Tensor = 0,
+    return_weights: Literal[True],
+    engine: str = "auto",
+) -> tuple[Tensor, AttentionWeights]: ...
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | Tensor | None = None,
+    *,
+    bias: Bias | Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink_logits: Tensor | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    query_start: int | Sequence[int] | Tensor | None = None,
+    key_start: int | Sequence[int] | Tensor = 0,
+    return_weights: bool = False,
+    engine: str = "auto",
+) -> Tensor | tuple[Tensor, AttentionWeights]:
+    """Exact scaled dot-product attention, softmax(Q Kᵀ · scale) V, in linear memory.
+
+    Args:
+        query: `[..., Hq, N, E]`; 3-D is `[Hq, N, E]`, 2-D `[N, E]`. float32, bfloat16, float16 or float64, any strides.
+        key: `[..., Hkv, M, E]`. Hkv divides Hq: query head h uses key head h // (Hq // Hkv).
+        value: `[..., Hkv, M, Ev]`. Leading dimensions of the three broadcast.
+        mask: who may attend whom: a value from `regard.masks`, or a boolean (or 0/1 integer) tensor `[N, M]` or
+            `[B or 1, Hq or 1, N, M]`, True = may attend.
+        bias: added to the scores after scale and softcap: a value from `regard.biases`, or a floating-point tensor
+            of those shapes. −inf excludes as a mask does.
+        scale: factor on the scores; 1/√E by default.
+        softcap: scores become softcap · tanh(score / softcap).
+        sink_logits: `[Hq]`, a logit that joins each row's denominator and takes its share of the weight.
+        dropout_p: probability of dropping a weight, in [0, 1]; the others are divided by 1 − dropout_p.
+        seed: decides together with the positions what is dropped; None draws one from torch's generator.
+        query_start: position of the first query, an int or `[B]`; by default the queries are the last N positions.
+        key_start: position of the first key, an int or `[B]`.
+        return_weights: also return the weights, as a matrix that is never stored (`AttentionWeights`).
+        engine: "auto", "tiled" or "reference"; a named engine computes, or raises.
+
+    Returns:
+        The output `[..., Hq, N, Ev]` in the input's dtype, or (output, weights). A query that may attend
+        nothing gets 0. Gradients flow to query, key, value, the bias's tensor and the sink logits.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, what it must be and what came.
+        EngineError: the engine asked for cannot serve the problem.
+
+    Example:
+        >>> q, k, v = (torch.randn(1, 8, 4096, 64) for _ in range(3))
+        >>> out, w = regard.attention(q, k, v, masks.causal(), return_weights=True)
+        >>> out.shape, w.shape, w[0, 3, 4000].sum()
+        (torch.Size([1, 8, 4096, 64]), torch.Size([1, 8, 4096, 4096]), tensor(1.0000))
+
+    Sources: Vaswani et al. 2017, equation 1; Dao et al. 2022 (tiles); grouped heads: Ainslie et al. 2023.
+    """
+    problem, layout = prepare(
+        query,
+        key,
+        value,
+        mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sink_logits=sink_logits,
+        dropout_p=dropout_p,
+        seed=seed,
+        query_start=query_start,
+        key_start=key_start,
+    )
+    chosen = choose(engine, problem)
+    output, logsumexp, normalizer = _attend(chosen, problem)
+    output = layout.restore(output)
+    if not return_weights:
+        return output
+    return output, AttentionWeights(_detached(problem), chosen, normalizer, layout, logsumexp)
+
+
+def merge(
+    parts: Sequence[tuple[Tensor, Tensor]], *, sink_logits: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention over all keys from attention over pieces of them.
+
+    `parts` are pairs (output `[..., Hq, N, Ev]`, logsumexp `[..., Hq, N]`) over disjoint keys; `sink_logits` `[Hq]`
+    joins here if the parts were computed without it. Returns such a pair. Pieces in which a query may
+    attend nothing (logsumexp −inf) count for nothing; differentiable in outputs and logsumexps.
+
+    >>> out_1, w_1 = regard.attention(q, k[..., :9, :], v[..., :9, :], return_weights=True)
+    >>> out_2, w_2 = regard.attention(q, k[..., 9:, :], v[..., 9:, :], return_weights=True)
+    >>> out, logsumexp = regard.merge([(out_1, w_1.logsumexp), (out_2, w_2.logsumexp)])
+    """
+    if len(parts) == 0:
+        raise ArgumentError("`parts` must hold at least one (output, logsumexp) pair, got none")
+    first = parts[0]
+    for index, part in enumerate(parts):
+        if not (isinstance(part, tuple | list) and len(part) == 2 and all(isinstance(t, Tensor) for t in part)):
+            raise ArgumentTypeError(f"`parts` must hold (output, logsumexp) pairs of tensors, got {part!r} at {index}")
+        output, logsumexp = part
+        if output.shape != first[0].shape or logsumexp.shape != first[0].shape[:-1]:
+            raise ArgumentError(
+                f"`parts` must agree: outputs {tuple(first[0].shape)} and logsumexps {tuple(first[0].shape[:-1])}, "
+                f"got {tuple(output.shape)} and {tuple(logsumexp.shape)} at {index}"
+            )
+    if sink_logits is not None and sink_logits.shape != first[0].shape[-3:-2]:
+        raise ArgumentError(
+            f"`sink_logits` must have shape {tuple(first[0].shape[-3:-2])}, got {tuple(sink_logits.shape)}"
+        )
+    return online_softmax.merge(parts, sink_logits)
+
+
+def _attend(engine: Engine, problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
+    """Output, logsumexp (both with gradients where asked for) and normalizer."""
+    inputs = _inputs(problem)
+    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+    if not wanted or not isinstance(engine, HasBackward):
+        output, normalizer = engine.forward(problem if wanted else _detached(problem))
+        return output, normalizer.logsumexp, _without_gradient(normalizer)
+    output, logsumexp, *parts = _Attention.apply(engine, _detached(problem), *inputs)
+    return output, logsumexp, Normalizer(*parts)
+
+
+def _without_gradient(normalizer: Normalizer) -> Normalizer:
+    return Normalizer(*(t.detach() for t in (normalizer.maximum, normalizer.reference, normalizer.denominator)))
+
+
+def _inputs(problem: Problem) -> list[Tensor | None]:
+    """The tensors that gradients flow to."""
+    bias = None if problem.bias is None else problem.bias.parameter
+    return [problem.query, problem.key, problem.value, bias, problem.sink_logits]
+
+
+def _with_inputs(problem: Problem, inputs: Sequence[Tensor | None]) -> Problem:
+    """The problem with these in place of its tensors; None leaves a placeholder where one is needed."""
+    query, key, value, bias, sink_logits = inputs
+    nothing = problem.query.new_empty(0)
+    return replace(
+        problem,
+        query=nothing if query is None else query,
+        key=nothing if key is None else key,
+        value=value,
+        bias=None if problem.bias is None else replace(problem.bias, parameter=nothing if bias is None else bias),
+        sink_logits=sink_logits,
+    )
+
+
+def _detached(problem: Problem) -> Problem:
+    """The problem cut off from autograd: its tensors share storage and version with the caller's."""
+    return _with_inputs(problem, [None if t is None else t.detach() for t in _inputs(problem)])
+
+
+class _Attention(torch.autograd.Function):
+    """One node in the graph: saves the inputs, the output and each row's normalizer, all O(N)."""
+
+    @staticmethod
+    def forward(ctx: Any, engine: Any, problem: Problem, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+        output, normalizer = engine.forward(problem)
+        parts = normalizer.maximum, normalizer.reference, normalizer.denominator
+        # Tensors are kept by autograd alone, which watches them for changes and lets checkpointing drop them.
+        ctx.engine, ctx.problem = engine, _with_inputs(problem, [None] * len(inputs))
+        ctx.save_for_backward(*inputs, output, *parts)
+        ctx.mark_non_differentiable(*parts)
+        ctx.set_materialize_grads(False)
+        return output, normalizer.logsumexp, *parts
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        *inputs, output, maximum, reference, denominator = ctx.saved_tensors
+        grad_output, grad_logsumexp = gradients[:2]
+        if grad_output is None and grad_logsumexp is None:
+            return (None,) * (2 + len(inputs))
+        if grad_output is None:
+            grad_output = torch.zeros_like(output)
+        result = _Gradient.apply(
+            ctx.engine,
+            _with_inputs(ctx.problem, [None if t is None else t.detach() for t in inputs]),
+            output.detach(),
+            Normalizer(maximum, reference, denominator),
+            grad_output,
+            grad_logsumexp,
+            *inputs,
+        )
+        cast = (
+            None if g is None or t is None else g.to(t.dtype) for g, t in zip(result, inputs, strict=True)
+        )
+        return None, None, *cast
+
+
+class _Gradient(torch.autograd.Function):
+    """The backward pass as a node of its own, which says why it cannot be differentiated again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        engine: HasBackward,
+        problem: Problem,
+        output: Tensor,
+        normalizer: Normalizer,
+        grad_output: Tensor,
+        grad_logsumexp: Tensor | None,
+        *inputs: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
+        g = engine.backward(problem, output, normalizer, grad_output, grad_logsumexp)
+        return g.query, g.key, g.value, g.bias, g.sink_logits
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise EngineError(
+            "this engine gives first derivatives only: for a derivative of a gradient use engine=\"reference\""
+        )

@@ -1,0 +1,49 @@
+"""What every engine offers: the same few operations on a validated problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from regard.online_softmax import Normalizer
+from regard.problem import Problem
+from regard.statistics import Statistic
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Gradients in the computing dtype, each shaped like what it belongs to; None where there is nothing."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    bias: Tensor | None
+    sink_logits: Tensor | None
+
+
+class Engine(Protocol):
+    """An engine is a module with these functions."""
+
+    def forward(self, problem: Problem) -> tuple[Tensor, Normalizer]:
+        """The output `[B, Hq, N, Ev]` (`[B, Hq, N, 0]` without a value) and the normalizer of its weights."""
+
+    def fold(self, problem: Problem, normalizer: Normalizer, statistics: Sequence[Statistic]) -> None:
+        """Show the weights, tile by tile, to all of the statistics in one pass."""
+
+
+@runtime_checkable
+class HasBackward(Protocol):
+    """An engine whose forward pass torch cannot differentiate, and which gives the gradients itself."""
+
+    def backward(
+        self,
+        problem: Problem,
+        output: Tensor,
+        normalizer: Normalizer,
+        grad_output: Tensor,
+        grad_logsumexp: Tensor | None,
+    ) -> Gradients:
+        """Gradients of query, key, value, the bias's parameter and the sink logits."""

@@ -1,0 +1,230 @@
+"""The portable engine: online softmax in torch operations, tile by tile, on any device torch has.
+
+Memory is linear: one tile of logits at a time, and tiles that the mask excludes are never formed. Gradients
+recompute the tiles (Dao et al. 2022, "FlashAttention", algorithm 4). The shape of a tile depends on the
+problem's lengths and group size alone, so an item's result is bitwise the same in any batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard import online_softmax
+from regard.engines.base import Gradients
+from regard.online_softmax import Normalizer
+from regard.problem import Problem
+from regard.products import finite_rows, load, load_finite, matmul, product, product_transposed
+from regard.scores import Tile, kept, load_query, score
+from regard.statistics import Statistic, WeightTile
+
+# Rows of a tile, counting each head of a group, and columns.
+_TILE_ROWS = 256
+_TILE_COLUMNS = 256
+
+# Batch items and heads are taken together while their tiles stay under this many logits.
+_PART_LOGITS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A part of the problem that is worked on together: some batch items, or some key heads of one item."""
+
+    problem: Problem
+    batch: slice
+    heads: slice
+    key_heads: slice
+
+
+def forward(problem: Problem) -> tuple[Tensor, Normalizer]:
+    """The output `[B, Hq, N, Ev]` in the input's dtype, and the normalizer of its weights.
+
+    Without a value only the weights' normalizer is computed: the output is then `[B, Hq, N, 0]`.
+    """
+    rows_shape = problem.batch_size, problem.num_heads, problem.n_queries
+    value_dim = 0 if problem.value is None else problem.value.shape[-1]
+    output = problem.query.new_zeros((*rows_shape, value_dim))
+    normalizer = Normalizer(
+        *(torch.zeros(rows_shape, dtype=problem.compute_dtype, device=problem.device) for _ in range(3))
+    )
+    finite = None if problem.value is None else finite_rows(problem.value)
+    for part in _parts(problem):
+        for rows in _row_tiles(part.problem):
+            state_output, state = _forward_rows(part.problem, rows, _some(finite, part.batch, part.key_heads))
+            output[part.batch, part.heads, rows] = state_output[..., :value_dim].to(output.dtype)
+            normalizer.maximum[part.batch, part.heads, rows] = state.maximum
+            normalizer.reference[part.batch, part.heads, rows] = state.reference
+            normalizer.denominator[part.batch, part.heads, rows] = state.denominator
+    return output, normalizer
+
+
+def _forward_rows(problem: Problem, rows: slice, finite: Tensor | None) -> tuple[Tensor, Normalizer]:
+    query = load_query(problem, rows)
+    width = 0 if problem.value is None else load(problem.value, slice(0, 0), problem.compute_dtype).shape[-1]
+    state = online_softmax.init(query.shape[:3], width, problem.compute_dtype, problem.device)
+    for first, last, whole in problem.sets.tiles(rows, _TILE_COLUMNS):
+        tile = score(problem, query, rows, first, last, whole)
+        value = problem.value
+
+        def weighted_sum(weights: Tensor, tile: Tile = tile, value: Tensor | None = value) -> Tensor:
+            assert value is not None
+            if problem.dropout_p > 0:
+                weights = weights * kept(problem, tile)
+            vectors = load(value, tile.columns, problem.compute_dtype)
+            return product(weights, vectors, tile, load_finite(finite, tile.columns))
+
+        # The online softmax uses the logits up; a product that has to ask which pairs take part needs them.
+        logits = tile.logits if finite is None else tile.logits.clone()
+        online_softmax.update(state, logits, None if value is None else weighted_sum)
+    return online_softmax.finish(state, problem.sink_logits)
+
+
+def fold(problem: Problem, normalizer: Normalizer, statistics: Sequence[Statistic]) -> None:
+    """Show every tile of the weights that the mask reaches to all of the statistics, in one pass."""
+    for statistic in statistics:
+        statistic.begin(problem)
+    for part in _parts(problem):
+        for rows in _row_tiles(part.problem):
+            query = load_query(part.problem, rows)
+            some = normalizer.select(part.batch, part.heads, rows)
+            for first, last, whole in part.problem.sets.tiles(rows, _TILE_COLUMNS):
+                tile = score(part.problem, query, rows, first, last, whole)
+                shown = WeightTile(part.problem, tile, some, part.batch, part.heads, part.key_heads)
+                for statistic in statistics:
+                    statistic.add(shown)
+
+
+def backward(
+    problem: Problem,
+    output: Tensor,
+    normalizer: Normalizer,
+    grad_output: Tensor,
+    grad_logsumexp: Tensor | None,
+) -> Gradients:
+    """Gradients of everything differentiable, accumulated in the computing dtype.
+
+    With P̃ the weights after dropout: dV = P̃ᵀ dO, dP = dO Vᵀ (dropped alike), dS = P (dP − D) where
+    D = Σ dO · O − d logsumexp, dQ = scale dS K and dK = scale dSᵀ Q.
+    """
+    assert problem.value is not None
+    dtype, device = problem.compute_dtype, problem.device
+    query, key, value = (torch.zeros(t.shape, dtype=dtype, device=device) for t in _inputs(problem))
+    bias = None if problem.bias is None else problem.bias.parameter.new_zeros(problem.bias.parameter.shape, dtype=dtype)
+    sinks = None if problem.sink_logits is None else torch.zeros(problem.num_heads, dtype=dtype, device=device)
+    delta = (grad_output.to(dtype) * output.to(dtype)).sum(-1)
+    if grad_logsumexp is not None:
+        delta = delta - grad_logsumexp.to(dtype)
+    if sinks is not None:
+        assert problem.sink_logits is not None
+        logit = problem.sink_logits.to(dtype).view(1, -1, 1)
+        share = (logit - normalizer.reference).exp() / normalizer.divisor
+        sinks -= (share * delta).masked_fill(share == 0, 0).sum((0, 2))
+    finite = {name: finite_rows(t) for name, t in (("query", problem.query), ("key", problem.key))}
+    finite["grad_output"] = finite_rows(grad_output)
+    for part in _parts(problem):
+        batch, heads, key_heads = part.batch, part.heads, part.key_heads
+        pieces = _Pieces(
+            query=query[batch, heads],
+            key=key[batch, key_heads],
+            value=value[batch, key_heads],
+            bias=None if bias is None or problem.bias is None else problem.bias.part(bias, batch, heads),
+            grad_output=grad_output[batch, heads],
+            delta=delta[batch, heads],
+            finite_query=_some(finite["query"], batch, heads),
+            finite_key=_some(finite["key"], batch, key_heads),
+            finite_grad_output=_some(finite["grad_output"], batch, heads),
+        )
+        for rows in _row_tiles(part.problem):
+            _backward_rows(part.problem, rows, normalizer.select(batch, heads, rows), pieces)
+    return Gradients(query, key, value, bias, sinks)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pieces:
+    """Views of what the backward pass reads and adds to, for one part of the problem."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    bias: Tensor | None
+    grad_output: Tensor
+    delta: Tensor
+    finite_query: Tensor | None
+    finite_key: Tensor | None
+    finite_grad_output: Tensor | None
+
+
+def _backward_rows(problem: Problem, rows: slice, normalizer: Normalizer, pieces: _Pieces) -> None:
+    assert problem.value is not None
+    dtype, key_heads = problem.compute_dtype, problem.num_key_heads
+    head_dim, value_dim = problem.key.shape[-1], problem.value.shape[-1]
+    query = load_query(problem, rows)
+    grad_output = load(pieces.grad_output, rows, dtype, align_rows=False)
+    delta = pieces.delta[:, :, rows].unsqueeze(-1)
+    finite_query = None if pieces.finite_query is None else pieces.finite_query[:, :, rows]
+    finite_grad = None if pieces.finite_grad_output is None else pieces.finite_grad_output[:, :, rows]
+    for first, last, whole in problem.sets.tiles(rows, _TILE_COLUMNS):
+        tile = score(problem, query, rows, first, last, whole)
+        columns, width = tile.columns, tile.width
+        weights = normalizer.weights(tile.logits.clone())
+        value = load(problem.value, columns, dtype)
+        # dO · vⱼ of a pair that takes no part may be NaN: it is replaced below, where dS selects.
+        grad_weights = matmul(grad_output, value.mT)
+        dropped = weights
+        if problem.dropout_p > 0:
+            factor = kept(problem, tile)
+            grad_weights, dropped = grad_weights * factor, weights * factor
+        grad_value = product_transposed(dropped, grad_output, tile, finite_grad, key_heads)
+        pieces.value[:, :, columns] += grad_value[:, :, :width, :value_dim]
+        grad_logits = (weights * (grad_weights - delta)).masked_fill_(~tile.allowed, 0)
+        if problem.bias is not None and pieces.bias is not None:
+            problem.bias.accumulate(pieces.bias, problem.frame, rows, columns, grad_logits[..., :width])
+        if tile.softcapped is not None:
+            grad_logits = (grad_logits * (1 - tile.softcapped.square())).masked_fill_(~tile.allowed, 0)
+        key = load(problem.key, columns, dtype)
+        finite_key = load_finite(pieces.finite_key, columns)
+        grad_query = product(grad_logits, key, tile, finite_key)
+        pieces.query[:, :, rows] += grad_query[..., :head_dim] * problem.scale
+        grad_key = product_transposed(grad_logits, query, tile, finite_query, key_heads)
+        pieces.key[:, :, columns] += grad_key[:, :, :width, :head_dim]
+
+
+def _inputs(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+    assert problem.value is not None
+    return problem.query, problem.key, problem.value
+
+
+def _some(tensor: Tensor | None, batch: slice, heads: slice) -> Tensor | None:
+    return None if tensor is None else tensor[batch, heads]
+
+
+def _row_tiles(problem: Problem) -> Iterator[slice]:
+    height = max(1, _TILE_ROWS // problem.group_size)
+    for first in range(0, problem.n_queries, height):
+        yield slice(first, min(first + height, problem.n_queries))
+
+
+def _parts(problem: Problem) -> Iterator[_Part]:
+    """Cut batch items and key heads so that a part's tiles stay small; where masks differ, each goes alone.
+
+    Alone, an item or head visits only the tiles that its own mask reaches.
+    """
+    if 0 in (problem.batch_size, problem.num_heads, problem.n_queries, problem.n_keys):
+        if problem.n_keys == 0 and problem.batch_size and problem.num_heads and problem.n_queries:
+            whole = slice(0, problem.batch_size), slice(0, problem.num_heads), slice(0, problem.num_key_heads)
+            yield _Part(problem, *whole)
+        return
+    group = problem.group_size
+    one_head = group * min(problem.n_queries, max(1, _TILE_ROWS // group)) * min(problem.n_keys, _TILE_COLUMNS)
+    fit = max(1, _PART_LOGITS // one_head)
+    heads_each = 1 if problem.sets.num_heads > 1 else min(fit, problem.num_key_heads)
+    items_each = 1 if problem.sets.batch_size > 1 or heads_each < problem.num_key_heads else fit // heads_each
+    for item in range(0, problem.batch_size, items_each):
+        batch = slice(item, min(item + items_each, problem.batch_size))
+        for head in range(0, problem.num_key_heads, heads_each):
+            key_heads = slice(head, min(head + heads_each, problem.num_key_heads))
+            heads = slice(key_heads.start * group, key_heads.stop * group)
+            yield _Part(problem.select(batch, key_heads), batch, heads, key_heads)

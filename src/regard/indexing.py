@@ -1,0 +1,100 @@
+"""Which rows and columns of the weights an index asks for, with torch's own indexing rules, before any is computed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import ArgumentError, ArgumentTypeError
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """What an index of `[..., N, M]` selects.
+
+    `rows` holds, in the shape of the result without its last dimension, the flat number of each wanted row; `first` to
+    `last` are the columns that must be computed, and `columns` picks from them along the last dimension.
+    """
+
+    rows: Tensor
+    first: int
+    last: int
+    columns: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        width = self.last - self.first
+        kept = torch.empty(0, width)[:, self.columns].shape[1:]
+        return (*self.rows.shape, *kept)
+
+
+def select(index: Any, shape: tuple[int, ...]) -> Selection:
+    """Understand `w[index]` for weights of this shape."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    parts = [_checked(part) for part in parts]
+    dots = [i for i, part in enumerate(parts) if part is Ellipsis]
+    if len(dots) > 1:
+        raise ArgumentError(f"an index may hold one `...`, got {len(dots)}")
+    missing = len(shape) - (len(parts) - len(dots))
+    if missing < 0:
+        raise ArgumentError(f"weights of shape {shape} take at most {len(shape)} indices, got {len(parts) - len(dots)}")
+    at = dots[0] if dots else len(parts)
+    parts[at : at + len(dots)] = [slice(None)] * missing
+    *lead, column = parts
+    if isinstance(column, Tensor) and any(isinstance(part, Tensor) for part in lead):
+        raise ArgumentError("weights take a list of indices for rows or for columns, not both: index one after the other")
+    numbers = torch.arange(math.prod(shape[:-1])).view(shape[:-1])
+    try:
+        rows = numbers[tuple(lead)]
+        wanted = torch.arange(shape[-1])[column]
+    except IndexError as error:
+        raise ArgumentError(f"index out of range for weights of shape {shape}: {error}") from None
+    if isinstance(column, int):
+        return Selection(rows, int(wanted), int(wanted) + 1, 0)
+    if wanted.numel() == 0:
+        return Selection(rows, 0, 0, slice(0, 0))
+    first, last = int(wanted.min()), int(wanted.max()) + 1
+    return Selection(rows, first, last, slice(None) if wanted.numel() == last - first and _ascending(wanted) else wanted - first)
+
+
+def _ascending(numbers: Tensor) -> bool:
+    return bool((numbers.diff() == 1).all())
+
+
+def _checked(part: Any) -> Any:
+    """One part of an index: an int, a slice, `...`, or a 1-D tensor of integers or bools."""
+    if isinstance(part, bool) or part is None:
+        raise ArgumentTypeError(f"an index of weights must be an int, a slice, `...` or a list of them, got {part!r}")
+    if isinstance(part, int | slice) or part is Ellipsis:
+        return part
+    try:
+        tensor = torch.as_tensor(part).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentTypeError(
+            f"an index of weights must be an int, a slice, `...` or a list of them, got {part!r}"
+        ) from None
+    if tensor.dim() == 0 and not tensor.is_floating_point() and tensor.dtype != torch.bool:
+        return int(tensor)
+    if tensor.dim() != 1 or tensor.is_floating_point() or tensor.is_complex():
+        if tensor.numel() == 0 and tensor.dim() == 1:
+            return tensor.long()
+        raise ArgumentTypeError(
+            f"a list of indices must be 1-D integers or bools, got shape {tuple(tensor.shape)} of {tensor.dtype}"
+        )
+    return tensor.nonzero().flatten() if tensor.dtype == torch.bool else tensor.long()
+
+
+def members(chosen: Any, size: int, name: str) -> Tensor:
+    """A set of rows or columns given as a slice, indices or bools, as a bool tensor `[size]` on the CPU."""
+    if isinstance(chosen, Tensor) and chosen.dtype == torch.bool and chosen.shape != (size,):
+        raise ArgumentError(f"`{name}` as bools must have shape ({size},), got {tuple(chosen.shape)}")
+    result = torch.zeros(size, dtype=torch.bool)
+    try:
+        result[_checked(chosen)] = True
+    except IndexError:
+        raise ArgumentError(f"`{name}` must lie within {size} positions, got {chosen!r}") from None
+    return result

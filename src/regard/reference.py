@@ -1,0 +1,99 @@
+"""The specification: the textbook equation in plain torch, against which every engine is tested.
+
+    Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V        (Vaswani et al. 2017, equation 1)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.dropout import keep
+from regard.problem import Problem
+
+
+def scaled_dot_product_attention(
+    Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The output `[..., N, Ev]` and the weights `[..., N, M]` of `Q [..., N, E]`, `K [..., M, E]`, `V [..., M, Ev]`.
+
+    `mask` broadcasts to the weights; where it is 0 (or False) a query may not attend a key. A query that
+    may attend nothing gets output 0 and weights 0. Computes in the dtype it is given; uses N · M memory.
+
+    >>> Q = K = V = torch.eye(2).view(1, 1, 2, 2)
+    >>> output, weights = scaled_dot_product_attention(Q, K, V, torch.tensor([[1, 0], [1, 1]]))
+    >>> weights
+    tensor([[[[1.0000, 0.0000],
+              [0.3302, 0.6698]]]])
+    """
+    allowed = torch.ones(Q.shape[-2], K.shape[-2], dtype=torch.bool, device=Q.device) if mask is None else mask != 0
+    scores = _scores(Q, K, allowed) * Q.shape[-1] ** -0.5
+    weights, _ = _softmax(scores.masked_fill(~allowed, -torch.inf))
+    return _weighted_sum(weights, V, allowed), weights
+
+
+def _scores(Q: Tensor, K: Tensor, allowed: Tensor) -> Tensor:
+    """Q Kᵀ. Where something is not finite, pair by pair, so that excluded pairs stay out of the gradients too."""
+    if bool(Q.isfinite().all() & K.isfinite().all()):
+        return Q @ K.transpose(-2, -1)
+    pair = allowed.unsqueeze(-1)
+    return (Q.unsqueeze(-2).where(pair, 0) * K.unsqueeze(-3).where(pair, 0)).sum(-1)
+
+
+def _softmax(logits: Tensor, sink: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Softmax over keys and its logsumexp; a row of nothing but −∞ has weights 0 and logsumexp −∞.
+
+    The sink is one more logit in the denominator, and none among the weights.
+    """
+    if logits.shape[-1] == 0:
+        sink = torch.full_like(logits.sum(-1, keepdim=True), -torch.inf) if sink is None else sink
+    every = logits if sink is None else torch.cat([logits, sink.expand(*logits.shape[:-1], 1)], -1)
+    empty = (every == -torch.inf).all(-1, keepdim=True)
+    weights = every.masked_fill(empty, 0).softmax(-1).masked_fill(empty, 0)
+    logsumexp = every.masked_fill(empty, 0).logsumexp(-1).masked_fill(empty.squeeze(-1), -torch.inf)
+    return weights[..., : logits.shape[-1]], logsumexp
+
+
+def _weighted_sum(weights: Tensor, V: Tensor, allowed: Tensor) -> Tensor:
+    """weights @ V; where V is not finite, pair by pair, for 0 × NaN from an excluded key is NaN."""
+    if bool(V.isfinite().all()):
+        return weights @ V
+    return (weights.unsqueeze(-1) * V.unsqueeze(-3).where(allowed.unsqueeze(-1), 0)).sum(-2)
+
+
+def logits(problem: Problem) -> Tensor:
+    """Scores × scale → softcap → + bias → mask, of a whole problem in its computing dtype: `[B, Hq, N, M]`."""
+    dtype, device = problem.compute_dtype, problem.device
+    allowed = problem.sets.to_dense()
+    key = problem.key.to(dtype).repeat_interleave(problem.group_size, 1)
+    scores = _scores(problem.query.to(dtype), key, allowed) * problem.scale
+    if problem.softcap is not None:
+        scores = problem.softcap * (scores / problem.softcap).tanh()
+    if problem.bias is not None:
+        rows, columns = slice(0, problem.n_queries), torch.arange(problem.n_keys, device=device)
+        scores = scores + problem.bias.tile(problem.frame, rows, columns, dtype)
+    return scores.masked_fill(~allowed, -torch.inf)
+
+
+def attend(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+    """Output `[B, Hq, N, Ev]`, logits `[B, Hq, N, M]` and logsumexp `[B, Hq, N]`, differentiable any number of times."""
+    dtype, device = problem.compute_dtype, problem.device
+    masked = logits(problem)
+    sink = None if problem.sink_logits is None else problem.sink_logits.to(dtype).view(1, -1, 1, 1)
+    weights, logsumexp = _softmax(masked, sink)
+    if problem.value is None:
+        return problem.query[..., :0], masked, logsumexp
+    value = problem.value.to(dtype).repeat_interleave(problem.group_size, 1)
+    if problem.dropout_p > 0:
+        frame = problem.frame
+        kept = keep(
+            problem.seed,
+            problem.dropout_p,
+            torch.arange(problem.batch_size, device=device).view(-1, 1, 1, 1) + problem.first_item,
+            torch.arange(problem.num_heads, device=device).view(1, -1, 1, 1) + problem.first_head,
+            frame.query_positions.unsqueeze(-1),
+            (torch.arange(problem.n_keys, device=device).view(1, 1, -1) + frame.first_key).unsqueeze(-2),
+        )
+        weights = weights * kept / (1 - problem.dropout_p) if problem.dropout_p < 1 else weights * 0
+    output = _weighted_sum(weights, value, masked != -torch.inf)
+    return output.to(problem.dtype), masked, logsumexp

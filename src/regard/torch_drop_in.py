@@ -1,0 +1,120 @@
+"""`torch.nn.functional.scaled_dot_product_attention`, with torch's signature and semantics, on regard's engines."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard import masks
+from regard.attention import attention
+from regard.errors import ArgumentError, ArgumentTypeError
+from regard.masks import Mask
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """A drop-in for torch's function of this name.
+
+    Args:
+        query: `[..., Hq, N, E]`.
+        key: `[..., Hkv, M, E]`.
+        value: `[..., Hkv, M, Ev]`.
+        attn_mask: broadcastable to `[..., Hq, N, M]` as torch broadcasts; boolean (True = may attend), or floating
+            point and added to the scores.
+        dropout_p: probability of dropping a weight; applied whenever it is not 0, as in torch.
+        is_causal: a query attends keys up to its own index, counted from the top left.
+        scale: factor on the scores, 1/√E by default.
+        enable_gqa: key heads serve groups of query heads.
+
+    Returns:
+        The output `[..., Hq, N, Ev]`. A row that may attend nothing is 0.
+
+    In a floating-point mask, −inf excludes; so does the dtype's lowest value in a row that keeps another key, which is
+    what models write for "masked". Excluded keys cost nothing where they form runs.
+    """
+    if not isinstance(query, Tensor) or not isinstance(key, Tensor) or not isinstance(value, Tensor):
+        kinds = ", ".join(type(t).__name__ for t in (query, key, value))
+        raise ArgumentTypeError(f"`query`, `key` and `value` must be tensors, got {kinds}")
+    if is_causal and attn_mask is not None:
+        raise ArgumentError("`attn_mask` must be None when `is_causal` is set, got both")
+    query, key, value = _heads_as_batch(query, key, value, enable_gqa)
+    mask, bias = (masks.causal() if is_causal else None), None
+    if attn_mask is not None:
+        mask, bias = _understood(attn_mask, query, key, value)
+    start = {"query_start": 0} if is_causal else {}
+    return attention(query, key, value, mask, bias=bias, scale=scale, dropout_p=dropout_p, **start)
+
+
+def _heads_as_batch(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Without grouped heads torch broadcasts the heads like any batch dimension."""
+    if enable_gqa or min(query.dim(), key.dim(), value.dim()) < 3:
+        return query, key, value
+    counts = {t.shape[-3] for t in (query, key, value)}
+    most = max(counts)
+    if counts - {1, most}:
+        raise ArgumentError(
+            "`query`, `key` and `value` must have the same number of heads unless `enable_gqa` is set, got "
+            f"{query.shape[-3]}, {key.shape[-3]} and {value.shape[-3]}"
+        )
+    query, key, value = (t.expand(*t.shape[:-3], most, *t.shape[-2:]) for t in (query, key, value))
+    return query, key, value
+
+
+def _understood(attn_mask: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Mask | None, Tensor | None]:
+    """torch's mask, broadcast, as a mask of which pairs take part and a bias of what is added to the rest."""
+    if not isinstance(attn_mask, Tensor):
+        raise ArgumentTypeError(f"`attn_mask` must be a tensor, got a {type(attn_mask).__name__}")
+    if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
+        raise ArgumentTypeError(f"`attn_mask` must be boolean or floating point, got dtype {attn_mask.dtype}")
+    attn_mask = _four_dimensional(attn_mask, query, key, value)
+    if attn_mask.dtype == torch.bool:
+        return masks.dense(attn_mask), None
+    allowed, bias = split_additive(attn_mask)
+    return masks.dense(allowed), bias
+
+
+def split_additive(additive: Tensor) -> tuple[Tensor, Tensor | None]:
+    """An additive mask as (who may attend whom, what is still to be added, None if nothing is).
+
+    Excluded are entries of −inf, and entries of the dtype's lowest value in rows that keep a live key. In a row of nothing
+    but the lowest value, torch attends evenly: there it stays something that is added.
+    """
+    narrow = additive
+    for dim in range(additive.dim()):
+        if additive.stride(dim) == 0 and additive.shape[dim] > 1:
+            narrow = narrow.narrow(dim, 0, 1)
+    values = narrow.detach()
+    live = values > torch.finfo(values.dtype).min
+    allowed = torch.where(live.any(-1, keepdim=True), live | values.isnan(), values != -torch.inf)
+    if not additive.requires_grad and not bool(values.masked_fill(~allowed, 0).any()):
+        return allowed.expand(additive.shape), None
+    return allowed.expand(additive.shape), narrow.masked_fill(~allowed, 0).expand(additive.shape)
+
+
+def _four_dimensional(attn_mask: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Broadcast as torch does, then with one batch dimension: `[B or 1, Hq or 1, N, M]`."""
+    lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    heads = (query.shape[-3],) if query.dim() > 2 else ()
+    full = (*lead, *heads, query.shape[-2], key.shape[-2])
+    try:
+        fits = torch.broadcast_shapes(attn_mask.shape, full) == full
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ArgumentError(f"`attn_mask` must broadcast to {full}, got {tuple(attn_mask.shape)}")
+    attn_mask = attn_mask.reshape((1,) * (len(full) - attn_mask.dim()) + tuple(attn_mask.shape))
+    attn_mask = attn_mask.expand(*attn_mask.shape[:-2], *full[-2:])
+    if len(full) == 2:
+        return attn_mask[None, None]
+    batch = attn_mask.shape[:-3]
+    if all(size == 1 for size in batch):
+        return attn_mask.reshape(1, *attn_mask.shape[-3:])
+    return attn_mask.expand(*lead, *attn_mask.shape[-3:]).reshape(-1, *attn_mask.shape[-3:])

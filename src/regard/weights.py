@@ -1,0 +1,385 @@
+"""The attention weights as a matrix that is never stored.
+
+`AttentionWeights` keeps the query, the key, the mask and each row's normalizer. Every answer is computed from
+them: rows and slices on demand, statistics as folds over tiles, products tile by tile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import statistics as questions
+from regard.biases import Bias
+from regard.engines import Engine, choose
+from regard.errors import ArgumentError, ArgumentTypeError, StaleWeightsError, TooLargeError
+from regard.indexing import Selection, members, select
+from regard.masks import Mask
+from regard.online_softmax import Normalizer
+from regard.problem import Layout, Problem, prepare
+from regard.products import finite_rows
+from regard.scores import load_query, score
+from regard.versions import version_of
+
+MAX_BYTES = 2**30
+
+Keys = slice | Sequence[int] | Tensor
+
+_PLAIN: dict[str, type[questions.Statistic]] = {
+    "entropy": questions.Entropy,
+    "max_logit": questions.MaxLogit,
+    "max_weight": questions.MaxWeight,
+    "distance": questions.Distance,
+    "diagonals": questions.Diagonals,
+}
+_NAMES = ("logsumexp", "received", *_PLAIN)
+
+# Rows computed on demand are formed in blocks of about this many logits.
+_BLOCK_LOGITS = 1 << 20
+
+
+class AttentionWeights:
+    """The exact weights P of one attention call, `[..., Hq, N, M]`, computed when asked for.
+
+    Index it for rows and slices; `w @ x` and `w.mT @ x` multiply without storing it; its methods are exact
+    statistics in linear memory, several of them in one pass through `statistics`. Weights are those before
+    dropout, in float32 (float64 for float64 inputs). A row that may attend nothing is 0; with a sink, rows sum to
+    less than 1. Answers are detached from autograd, except `logsumexp`. If a tensor it was made from changes in place,
+    it raises `StaleWeightsError`.
+
+    >>> out, w = regard.attention(q, k, v, masks.causal(), return_weights=True)
+    >>> w[0, 3, 4000]             # one row, (4096,)
+    >>> w.entropy()               # nats, (1, 8, 4096)
+    """
+
+    __array_ufunc__ = None  # numpy must leave `array @ w` to us, which refuses it
+
+    def __init__(
+        self, problem: Problem, engine: Engine, normalizer: Normalizer, layout: Layout, logsumexp: Tensor
+    ) -> None:
+        self._problem = replace(problem, value=None, dropout_p=0.0)
+        self._engine = engine
+        self._normalizer = normalizer
+        self._layout = layout
+        self._logsumexp = logsumexp
+        self._versions = [(name, t, version_of(t)) for name, t in self._kept()]
+
+    def _kept(self) -> list[tuple[str, Tensor]]:
+        problem = self._problem
+        kept = {"query": problem.query, "key": problem.key, "mask": problem.sets.dense}
+        kept["bias"] = None if problem.bias is None else problem.bias.parameter
+        return [(name, tensor) for name, tensor in kept.items() if tensor is not None]
+
+    def _current(self) -> Problem:
+        for name, tensor, version in self._versions:
+            if version is not None and version_of(tensor) != version:
+                raise StaleWeightsError(
+                    f"the `{name}` that these weights are computed from was changed in place since: ask before "
+                    "changing it, or pass a clone"
+                )
+        return self._problem
+
+    @property
+    def shape(self) -> torch.Size:
+        """`[..., Hq, N, M]`; `[N, M]` for 2-D inputs."""
+        problem = self._problem
+        matrix = problem.n_queries, problem.n_keys
+        lead = (*self._layout.batch_shape, problem.num_heads) if self._layout.has_heads else ()
+        return torch.Size((*lead, *matrix))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """float32, or float64 for float64 inputs."""
+        return self._problem.compute_dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._problem.device
+
+    def __repr__(self) -> str:
+        return f"AttentionWeights(shape={tuple(self.shape)}, dtype={self.dtype}, computed from {self._problem.dtype})"
+
+    def _repr_html_(self) -> str:
+        from regard.weights_html import summary
+
+        return summary(self)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Exact weights of a slice, with torch's indexing; over 1 GiB it is refused with its size."""
+        return self._block(select(index, tuple(self.shape)), MAX_BYTES, weights=True)
+
+    def to_dense(self, max_bytes: int = MAX_BYTES) -> Tensor:
+        """The whole matrix `[..., Hq, N, M]`, or `TooLargeError` with its size if over `max_bytes`."""
+        return self._block(select(..., tuple(self.shape)), max_bytes, weights=True)
+
+    def logits(self, *index: Any, max_bytes: int = MAX_BYTES) -> Tensor:
+        """The logits of a slice: scores after scale, softcap and bias, −inf where masked.
+
+        >>> w.logits(0, 3, slice(10, 20))   # of w[0, 3, 10:20]
+        """
+        return self._block(select(index or ..., tuple(self.shape)), max_bytes, weights=False)
+
+    @property
+    def logsumexp(self) -> Tensor:
+        """Natural log of each row's denominator, `[..., Hq, N]`, −inf for an empty row. Carries gradients."""
+        return self._layout.restore(self._logsumexp)
+
+    def max_logit(self) -> Tensor:
+        """The largest logit over the keys of each row, `[..., Hq, N]`; −inf for an empty row."""
+        return self._one(questions.MaxLogit())
+
+    def max_weight(self) -> Tensor:
+        """The largest weight of each row, `[..., Hq, N]`."""
+        return self._one(questions.MaxWeight())
+
+    def entropy(self) -> Tensor:
+        """−Σⱼ Pᵢⱼ log Pᵢⱼ over keys, in nats, `[..., Hq, N]`."""
+        return self._one(questions.Entropy())
+
+    def distance(self) -> Tensor:
+        """Σⱼ Pᵢⱼ · |p − j|, in positions, `[..., Hq, N]`."""
+        return self._one(questions.Distance())
+
+    def diagonals(self) -> Tensor:
+        """`[..., Hq, N + M − 1]`: entry r sums the weights with i − j = r − (M − 1)."""
+        return self._one(questions.Diagonals())
+
+    def top_keys(self, k: int) -> tuple[Tensor, Tensor]:
+        """The k keys with the largest logits of each row: (weights, key indices), `[..., Hq, N, k]`.
+
+        Ties go to the lower index; index −1 and weight 0 where fewer keys are allowed.
+        """
+        weights, indices = self._fold([self._top_keys(k)])[0]
+        return weights, indices
+
+    def received(self, queries: Keys | None = None, mean: bool = False) -> Tensor:
+        """Σᵢ Pᵢⱼ, what each key receives from the queries (all, or a slice, indices or bools), `[..., Hq, M]`.
+
+        With `mean`, divided by the number of chosen queries that the mask lets attend the key. H2O: Zhang et al. 2023;
+        SnapKV: Li et al. 2024.
+        """
+        return self._one(self._received(queries, mean))
+
+    def mass(self, keys: Keys) -> Tensor:
+        """Σ of Pᵢⱼ over a set of keys (a slice, indices or bools `[M]`), `[..., Hq, N]`."""
+        return self._one(self._mass(keys))
+
+    def pooled(self, rows: int, cols: int) -> Tensor:
+        """Block means, `[..., Hq, rows, cols]`: a heat map of any length at any resolution.
+
+        Edges at ⌊r·N/rows⌋ and ⌊c·M/cols⌋; masked entries count 0, and so does a block without entries.
+        """
+        return self._one(self._pooled((rows, cols)))
+
+    def statistics(
+        self,
+        *names: str,
+        top_keys: int | None = None,
+        pooled: tuple[int, int] | None = None,
+        mass: Keys | None = None,
+        received: Keys | None = None,
+    ) -> dict[str, Any]:
+        """Several answers in ONE pass over the tiles, by name.
+
+        Names are "entropy", "received", "max_logit", "max_weight", "distance", "diagonals" and "logsumexp"; a question with an
+        argument is a keyword (`received` then takes the queries).
+
+        >>> w.statistics("entropy", "received", top_keys=8, pooled=(64, 64), mass=slice(0, 1)).keys()
+        dict_keys(['entropy', 'received', 'top_keys', 'pooled', 'mass'])
+        """
+        asked: dict[str, questions.Statistic] = {}
+        for name in names:
+            if name not in _NAMES:
+                arguments = name in ("top_keys", "pooled", "mass")
+                advice = f": `{name}` takes an argument, as in {name}=…" if arguments else ""
+                raise ArgumentError(f"`names` must be among {', '.join(_NAMES)}, got {name!r}{advice}")
+            if name != "logsumexp":
+                asked[name] = self._received(None, False) if name == "received" else _PLAIN[name]()
+        if top_keys is not None:
+            asked["top_keys"] = self._top_keys(top_keys)
+        if pooled is not None:
+            asked["pooled"] = self._pooled(pooled)
+        if mass is not None:
+            asked["mass"] = self._mass(mass)
+        if received is not None:
+            asked["received"] = self._received(received, False)
+        answers = dict(zip(asked, self._fold(list(asked.values())), strict=True))
+        return answers | ({"logsumexp": self.logsumexp} if "logsumexp" in names else {})
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        """P x for `x` `[..., Hq or Hkv or 1, M, C]`: `[..., Hq, N, C]` in x's dtype, in linear memory."""
+        if not isinstance(x, Tensor):
+            return NotImplemented
+        problem = self._current()
+        vectors = self._vectors(x, problem.n_keys, (problem.num_heads, problem.num_key_heads, 1))
+        if vectors.shape[1] == 1:
+            vectors = vectors.expand(-1, problem.num_key_heads, -1, -1)
+        return self._one(questions.Applied(vectors, finite_rows(vectors))).to(x.dtype)
+
+    @property
+    def mT(self) -> TransposedWeights:
+        """Pᵀ, for `w.mT @ x`."""
+        return TransposedWeights(self)
+
+    def _applied_transposed(self, x: Tensor) -> Tensor:
+        problem = self._current()
+        vectors = self._vectors(x, problem.n_queries, (problem.num_heads, 1))
+        vectors = vectors.expand(-1, problem.num_heads, -1, -1)
+        return self._one(questions.AppliedTransposed(vectors, finite_rows(vectors))).to(x.dtype)
+
+    def _vectors(self, x: Tensor, length: int, head_counts: tuple[int, ...]) -> Tensor:
+        """The right-hand side of a product as `[B, heads, length, C]`."""
+        problem = self._problem
+        if not x.is_floating_point():
+            raise ArgumentTypeError(f"`x` must be floating point, got dtype {x.dtype}")
+        heads = x.shape[-3] if x.dim() > 2 else 1
+        if x.dim() < 2 or x.shape[-2] != length or heads not in head_counts:
+            counts = " or ".join(str(count) for count in dict.fromkeys(head_counts))
+            raise ArgumentError(f"`x` must have shape (..., {counts}, {length}, channels), got {tuple(x.shape)}")
+        x = x.detach()
+        x = x if x.dim() > 2 else x.unsqueeze(0)
+        try:
+            x = x.expand(*self._layout.batch_shape, *x.shape[-3:])
+        except RuntimeError:
+            raise ArgumentError(
+                f"`x` must have batch dimensions that expand to {self._layout.batch_shape}, got {tuple(x.shape)}"
+            ) from None
+        return x.reshape(problem.batch_size, *x.shape[-3:])
+
+    def _top_keys(self, k: int) -> questions.Statistic:
+        return questions.TopKeys(_count(k, "top_keys"))
+
+    def _pooled(self, shape: tuple[int, int]) -> questions.Statistic:
+        if not isinstance(shape, Sequence) or len(shape) != 2:
+            raise ArgumentTypeError(f"`pooled` must be (rows, cols), got {shape!r}")
+        return questions.Pooled(_count(shape[0], "rows"), _count(shape[1], "cols"))
+
+    def _mass(self, keys: Keys) -> questions.Statistic:
+        return questions.Mass(members(keys, self._problem.n_keys, "keys").to(self.device))
+
+    def _received(self, queries: Keys | None, mean: bool) -> questions.Statistic:
+        chosen = None if queries is None else members(queries, self._problem.n_queries, "queries").to(self.device)
+        return questions.Received(chosen, mean)
+
+    def _one(self, statistic: questions.Statistic) -> Tensor:
+        answer = self._fold([statistic])[0]
+        assert isinstance(answer, Tensor)
+        return answer
+
+    @torch.no_grad()
+    def _fold(self, statistics: list[questions.Statistic]) -> list[Any]:
+        problem = self._current()
+        if any(statistic.needs_tiles for statistic in statistics):
+            self._engine.fold(problem, self._normalizer, [s for s in statistics if s.needs_tiles])
+        restore = self._layout.restore
+        answers = [statistic.end(self._normalizer) for statistic in statistics]
+        return [tuple(map(restore, a)) if isinstance(a, tuple) else restore(a) for a in answers]
+
+    @torch.no_grad()
+    def _block(self, selection: Selection, max_bytes: int, weights: bool) -> Tensor:
+        problem = self._current()
+        n_bytes = math.prod(selection.shape) * self.dtype.itemsize
+        if n_bytes > max_bytes:
+            raise TooLargeError(
+                f"this slice of the weights, {selection.shape}, would take {n_bytes:,} bytes, more than `max_bytes` "
+                f"= {max_bytes:,}: ask for fewer rows, or for a statistic"
+            )
+        width = selection.last - selection.first
+        numbers = selection.rows.flatten().to(self.device)
+        result = torch.empty((len(numbers), width), dtype=self.dtype, device=self.device)
+        heads = numbers // max(1, problem.n_queries)
+        for one in heads.unique().tolist() if width else []:
+            item, head = divmod(one, problem.num_heads)
+            where = (heads == one).nonzero().flatten()
+            for some in where.split(max(1, _BLOCK_LOGITS // width)):
+                rows = numbers[some] % problem.n_queries
+                result[some] = self._rows(item, head, rows, selection.first, selection.last, weights)
+        return result.view(*selection.rows.shape, width)[..., selection.columns]
+
+    def _rows(self, item: int, head: int, rows: Tensor, first: int, last: int, weights: bool) -> Tensor:
+        """Some rows of one head, `[R, last − first]`."""
+        key_head = head // self._problem.group_size
+        batch, heads, key_heads = (slice(i, i + 1) for i in (item, head, key_head))
+        problem = self._problem.select(batch, key_heads, heads)
+        tile = score(problem, load_query(problem, rows), rows, first, last, whole=False)
+        if weights:
+            return self._normalizer.select(batch, heads, rows).weights(tile.logits)[0, 0, :, : last - first]
+        return tile.logits[0, 0, :, : last - first]
+
+
+class TransposedWeights:
+    """Pᵀ of an `AttentionWeights`, `[..., Hq, M, N]`: what each key gives back to its queries."""
+
+    def __init__(self, weights: AttentionWeights) -> None:
+        self._weights = weights
+
+    @property
+    def shape(self) -> torch.Size:
+        *lead, n_queries, n_keys = self._weights.shape
+        return torch.Size((*lead, n_keys, n_queries))
+
+    @property
+    def mT(self) -> AttentionWeights:
+        return self._weights
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        """Pᵀ x for `x` `[..., Hq or 1, N, C]`: `[..., Hq, M, C]` in x's dtype, in linear memory."""
+        return self._weights._applied_transposed(x) if isinstance(x, Tensor) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"TransposedWeights(shape={tuple(self.shape)}, dtype={self._weights.dtype})"
+
+
+def attention_weights(
+    query: Tensor,
+    key: Tensor,
+    mask: Mask | Tensor | None = None,
+    *,
+    bias: Bias | Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink_logits: Tensor | None = None,
+    query_start: int | Sequence[int] | Tensor | None = None,
+    key_start: int | Sequence[int] | Tensor = 0,
+    engine: str = "auto",
+) -> AttentionWeights:
+    """The weights alone, from queries and keys, detached: half the work of an attention call.
+
+    Arguments are those of `regard.attention`.
+    """
+    problem, layout = prepare(
+        query.detach(),
+        key.detach(),
+        None,
+        mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sink_logits=sink_logits,
+        query_start=query_start,
+        key_start=key_start,
+    )
+    chosen = choose(engine, problem)
+    with torch.no_grad():
+        _, normalizer = chosen.forward(problem)
+    return AttentionWeights(problem, chosen, normalizer, layout, normalizer.logsumexp)
+
+
+def _count(value: int, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(f"`{name}` must be an int, got {value!r}")
+    if value < 1:
+        raise ArgumentError(f"`{name}` must be at least 1, got {value}")
+    return value
