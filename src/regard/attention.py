@@ -151,8 +151,12 @@ def merge(
         raise ArgumentError("`parts` must hold at least one (output, logsumexp) pair, got none")
     first = parts[0]
     for index, part in enumerate(parts):
-        if not (isinstance(part, tuple | list) and len(part) == 2 and all(isinstance(t, Tensor) for t in part)):
-            raise ArgumentTypeError(f"`parts` must hold (output, logsumexp) pairs of tensors, got {part!r} at {index}")
+        if not (
+            isinstance(part, tuple | list) and len(part) == 2 and all(isinstance(t, Tensor) for t in part)
+        ):
+            raise ArgumentTypeError(
+                f"`parts` must hold (output, logsumexp) pairs of tensors, got {part!r} at {index}"
+            )
         output, logsumexp = part
         if output.shape != first[0].shape or logsumexp.shape != first[0].shape[:-1]:
             raise ArgumentError(
@@ -178,7 +182,9 @@ def _attend(engine: Engine, problem: Problem) -> tuple[Tensor, Tensor, Normalize
 
 
 def _without_gradient(normalizer: Normalizer) -> Normalizer:
-    return Normalizer(*(t.detach() for t in (normalizer.maximum, normalizer.reference, normalizer.denominator)))
+    return Normalizer(
+        *(t.detach() for t in (normalizer.maximum, normalizer.reference, normalizer.denominator))
+    )
 
 
 def _inputs(problem: Problem) -> list[Tensor | None]:
@@ -196,7 +202,9 @@ def _with_inputs(problem: Problem, inputs: Sequence[Tensor | None]) -> Problem:
         query=nothing if query is None else query,
         key=nothing if key is None else key,
         value=value,
-        bias=None if problem.bias is None else replace(problem.bias, parameter=nothing if bias is None else bias),
+        bias=None
+        if problem.bias is None
+        else replace(problem.bias, parameter=nothing if bias is None else bias),
         sink_logits=sink_logits,
     )
 
@@ -263,5 +271,5 @@ class _Gradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         raise EngineError(
-            "this engine gives first derivatives only: for a derivative of a gradient use engine=\"reference\""
+            'this engine gives first derivatives only: for a derivative of a gradient use engine="reference"'
         )

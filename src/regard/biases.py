@@ -29,7 +29,9 @@ class Bias(ABC):
         """The bias of some rows and `[C]` columns, `[B or 1, Hq or 1, R, C]`."""
 
     @abstractmethod
-    def accumulate(self, gradient: Tensor, frame: Frame, rows: slice, columns: slice, of_scores: Tensor) -> None:
+    def accumulate(
+        self, gradient: Tensor, frame: Frame, rows: slice, columns: slice, of_scores: Tensor
+    ) -> None:
         """Add to `gradient` (shaped like the parameter) what a tile's score gradients `[B, Hq, R, C]` give."""
 
     @abstractmethod
@@ -63,7 +65,9 @@ class Alibi(Bias):
         distance = _offsets(frame, rows, columns).abs().to(dtype)
         return distance * -self.parameter.to(dtype).view(1, -1, 1, 1)
 
-    def accumulate(self, gradient: Tensor, frame: Frame, rows: slice, columns: slice, of_scores: Tensor) -> None:
+    def accumulate(
+        self, gradient: Tensor, frame: Frame, rows: slice, columns: slice, of_scores: Tensor
+    ) -> None:
         keys = torch.arange(columns.start, columns.stop, device=frame.device)
         offsets = _offsets(frame, rows, keys)
         # Excluded pairs hold exactly 0, and a distance is finite: nothing can leak through the product.
@@ -89,7 +93,9 @@ class Relative(Bias):
         entries = self._entries(_offsets(frame, rows, columns))[:, 0]
         return self.parameter.to(dtype)[:, entries].transpose(0, 1)
 
-    def accumulate(self, gradient: Tensor, frame: Frame, rows: slice, columns: slice, of_scores: Tensor) -> None:
+    def accumulate(
+        self, gradient: Tensor, frame: Frame, rows: slice, columns: slice, of_scores: Tensor
+    ) -> None:
         # All pairs on one diagonal share an entry of the table.
         sums = diagonal_sums(of_scores)
         n_diagonals = sums.shape[-1]
@@ -118,7 +124,9 @@ class Dense(Bias):
     def tile(self, frame: Frame, rows: slice | Tensor, columns: Tensor, dtype: torch.dtype) -> Tensor:
         return self.parameter[:, :, rows][..., columns].to(dtype)
 
-    def accumulate(self, gradient: Tensor, frame: Frame, rows: slice, columns: slice, of_scores: Tensor) -> None:
+    def accumulate(
+        self, gradient: Tensor, frame: Frame, rows: slice, columns: slice, of_scores: Tensor
+    ) -> None:
         shared = [dim for dim in (0, 1) if self.parameter.shape[dim] == 1]
         summed = of_scores.sum(shared, keepdim=True) if shared else of_scores
         gradient[:, :, rows, columns] += summed
@@ -136,7 +144,7 @@ class Dense(Bias):
         if shape[2:] != (n_queries, n_keys) or shape[0] not in (1, batch):
             raise ArgumentError(
                 f"`bias` must have shape (queries, keys) = ({n_queries}, {n_keys}), with (batch or 1, heads or 1) "
-                f"before it if of rank 4, got {shape} (batch is {batch})"
+                f"before it if of rank 4, got {shape if shape[:2] != (1, 1) else shape[2:]} (batch is {batch})"
             )
 
 
@@ -149,7 +157,9 @@ def alibi(slopes: int | Sequence[float] | Tensor) -> Bias:
     tensor([0.2500, 0.0625, 0.0156, 0.0039])
     """
     if isinstance(slopes, bool):
-        raise ArgumentTypeError(f"`slopes` must be a number of heads, or floating-point slopes [Hq], got {slopes}")
+        raise ArgumentTypeError(
+            f"`slopes` must be a number of heads, or floating-point slopes [Hq], got {slopes}"
+        )
     if isinstance(slopes, int):
         if slopes < 1:
             raise ArgumentError(f"`slopes` as a number of heads must be at least 1, got {slopes}")

@@ -20,7 +20,12 @@ def draw_seed() -> int:
 
 
 def keep(
-    seed: int, probability: float, items: Tensor, heads: Tensor, query_positions: Tensor, key_positions: Tensor
+    seed: int,
+    probability: float,
+    items: Tensor,
+    heads: Tensor,
+    query_positions: Tensor,
+    key_positions: Tensor,
 ) -> Tensor:
     """Which pairs are kept when each is dropped with `probability`.
 

@@ -41,12 +41,16 @@ def select(index: Any, shape: tuple[int, ...]) -> Selection:
         raise ArgumentError(f"an index may hold one `...`, got {len(dots)}")
     missing = len(shape) - (len(parts) - len(dots))
     if missing < 0:
-        raise ArgumentError(f"weights of shape {shape} take at most {len(shape)} indices, got {len(parts) - len(dots)}")
+        raise ArgumentError(
+            f"weights of shape {shape} take at most {len(shape)} indices, got {len(parts) - len(dots)}"
+        )
     at = dots[0] if dots else len(parts)
     parts[at : at + len(dots)] = [slice(None)] * missing
     *lead, column = parts
     if isinstance(column, Tensor) and any(isinstance(part, Tensor) for part in lead):
-        raise ArgumentError("weights take a list of indices for rows or for columns, not both: index one after the other")
+        raise ArgumentError(
+            "weights take a list of indices for rows or for columns, not both: index one after the other"
+        )
     numbers = torch.arange(math.prod(shape[:-1])).view(shape[:-1])
     try:
         rows = numbers[tuple(lead)]
@@ -58,7 +62,12 @@ def select(index: Any, shape: tuple[int, ...]) -> Selection:
     if wanted.numel() == 0:
         return Selection(rows, 0, 0, slice(0, 0))
     first, last = int(wanted.min()), int(wanted.max()) + 1
-    return Selection(rows, first, last, slice(None) if wanted.numel() == last - first and _ascending(wanted) else wanted - first)
+    return Selection(
+        rows,
+        first,
+        last,
+        slice(None) if wanted.numel() == last - first and _ascending(wanted) else wanted - first,
+    )
 
 
 def _ascending(numbers: Tensor) -> bool:
@@ -68,7 +77,9 @@ def _ascending(numbers: Tensor) -> bool:
 def _checked(part: Any) -> Any:
     """One part of an index: an int, a slice, `...`, or a 1-D tensor of integers or bools."""
     if isinstance(part, bool) or part is None:
-        raise ArgumentTypeError(f"an index of weights must be an int, a slice, `...` or a list of them, got {part!r}")
+        raise ArgumentTypeError(
+            f"an index of weights must be an int, a slice, `...` or a list of them, got {part!r}"
+        )
     if isinstance(part, int | slice) or part is Ellipsis:
         return part
     try:

@@ -40,7 +40,7 @@ class Normalizer:
     @property
     def logsumexp(self) -> Tensor:
         """Natural logarithm of the sum of exponentials; −∞ for an empty row."""
-        return self.reference + self.denominator.log()
+        return (self.reference + self.divisor.log()).masked_fill(self.denominator == 0, -torch.inf)
 
     @property
     def divisor(self) -> Tensor:
@@ -53,9 +53,14 @@ class Normalizer:
         return Normalizer(*parts)
 
     def weights(self, logits: Tensor) -> Tensor:
-        """exp(s − reference) / denominator for logits `[B, Hq, R, C]` of these rows, computed in place."""
-        logits = logits.sub_(self.reference.unsqueeze(-1)).exp_()
-        return logits.div_(self.divisor.unsqueeze(-1))
+        """exp(s − reference) / denominator for logits `[B, Hq, R, C]` of these rows, computed in place.
+
+        An excluded pair's weight is 0 also in a row that NaN or +∞ has spoiled, where the formula gives NaN.
+        """
+        spoiled = not bool((self.reference + self.denominator).isfinite().all())
+        excluded = logits == -torch.inf if spoiled else None
+        weights = logits.sub_(self.reference.unsqueeze(-1)).exp_().div_(self.divisor.unsqueeze(-1))
+        return weights if excluded is None else weights.masked_fill_(excluded, 0)
 
 
 def init(shape: tuple[int, ...], value_dim: int, dtype: torch.dtype, device: torch.device) -> State:
@@ -101,9 +106,7 @@ def finish(state: State, sink_logits: Tensor | None) -> tuple[Tensor, Normalizer
     return state.output.div_(normalizer.divisor.unsqueeze(-1)), normalizer
 
 
-def merge(
-    parts: Sequence[tuple[Tensor, Tensor]], sink_logits: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def merge(parts: Sequence[tuple[Tensor, Tensor]], sink_logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Normalised outputs `[..., Hq, N, Ev]` and their logsumexps `[..., Hq, N]` over disjoint keys, as one.
 
     Differentiable in both. Parts are added in the order given.

@@ -181,9 +181,13 @@ def _check_tensors(given: dict[str, Tensor]) -> None:
     query = given["query"]
     for name, tensor in given.items():
         if tensor.dtype != query.dtype:
-            raise ArgumentTypeError(f"`{name}` must have the dtype of `query`, {query.dtype}, got {tensor.dtype}")
+            raise ArgumentTypeError(
+                f"`{name}` must have the dtype of `query`, {query.dtype}, got {tensor.dtype}"
+            )
         if tensor.device != query.device:
-            raise ArgumentError(f"`{name}` must be on the device of `query`, {query.device}, got {tensor.device}")
+            raise ArgumentError(
+                f"`{name}` must be on the device of `query`, {query.device}, got {tensor.device}"
+            )
 
 
 def _four_dimensional(given: dict[str, Tensor]) -> tuple[Layout, dict[str, Tensor]]:
@@ -213,7 +217,9 @@ def _check_sizes(query: Tensor, key: Tensor, value: Tensor | None) -> None:
     if query.shape[-1] == 0:
         raise ArgumentError(f"`query` must have a head_dim of at least 1, got shape {tuple(query.shape)}")
     if key.shape[-1] != query.shape[-1]:
-        raise ArgumentError(f"`key` must have the head_dim of `query`, {query.shape[-1]}, got {key.shape[-1]}")
+        raise ArgumentError(
+            f"`key` must have the head_dim of `query`, {query.shape[-1]}, got {key.shape[-1]}"
+        )
     if value is not None and value.shape[1:3] != key.shape[1:3]:
         raise ArgumentError(
             f"`value` must have the heads and length of `key`, {tuple(key.shape[1:3])}, got "
@@ -269,7 +275,9 @@ def _checked_sinks(sink_logits: Tensor | None, num_heads: int, device: torch.dev
     if tuple(sink_logits.shape) != (num_heads,):
         raise ArgumentError(f"`sink_logits` must have shape ({num_heads},), got {tuple(sink_logits.shape)}")
     if sink_logits.device != device:
-        raise ArgumentError(f"`sink_logits` must be on the device of `query`, {device}, got {sink_logits.device}")
+        raise ArgumentError(
+            f"`sink_logits` must be on the device of `query`, {device}, got {sink_logits.device}"
+        )
     return sink_logits
 
 
@@ -278,7 +286,9 @@ def _start(start: int | Sequence[int] | Tensor, name: str, batch: int) -> int | 
         return start
     tensor = start if isinstance(start, Tensor) else _as_tensor(start, name)
     if tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex():
-        raise ArgumentTypeError(f"`{name}` must be an int or an integer tensor (batch,), got dtype {tensor.dtype}")
+        raise ArgumentTypeError(
+            f"`{name}` must be an int or an integer tensor (batch,), got dtype {tensor.dtype}"
+        )
     if tensor.dim() == 0:
         return int(tensor)
     if tensor.dim() != 1 or len(tensor) not in (1, batch):

@@ -52,14 +52,17 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
     key_heads = right.shape[1]
     rows = left.reshape(batch * key_heads, heads // key_heads * n_rows, inner)
     extra = -rows.shape[1] % ALIGNMENT
-    result = torch.bmm(pad(rows, (0, 0, 0, extra)) if extra else rows, right.reshape(-1, *right.shape[-2:]))
+    columns = right.reshape(batch * key_heads, *right.shape[-2:])
+    result = torch.bmm(pad(rows, (0, 0, 0, extra)) if extra else rows, columns)
     return result[:, : rows.shape[1]].reshape(batch, heads, n_rows, right.shape[-1])
 
 
 def matmul_transposed(left: Tensor, right: Tensor, key_heads: int) -> Tensor:
     """leftᵀ @ right for `[B, Hq, R, C]` and `[B, Hq, R, D]`, summed over the rows of each head group: `[B, Hkv, C, D]`."""
     batch, heads, n_rows, _ = left.shape
-    one, other = (t.reshape(batch * key_heads, heads // key_heads * n_rows, t.shape[-1]) for t in (left, right))
+    one, other = (
+        t.reshape(batch * key_heads, heads // key_heads * n_rows, t.shape[-1]) for t in (left, right)
+    )
     extra = -one.shape[1] % ALIGNMENT
     if extra:
         one, other = (pad(t, (0, 0, 0, extra)) for t in (one, other))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 _SIGN = 1 << 31
 _LOW = (1 << 32) - 1
+_NOTHING = -(1 << 63)
 
 
 class Ranking:
@@ -21,16 +22,19 @@ class Ranking:
         self.logits = torch.full((*shape, k), -torch.inf, dtype=dtype, device=device)
         self.indices = torch.full((*shape, k), -1, dtype=torch.int64, device=device)
         if self.packed:
-            self.keys = torch.full((*shape, k), _pack_nothing(), dtype=torch.int64, device=device)
+            self.keys = torch.full((*shape, k), _NOTHING, dtype=torch.int64, device=device)
 
     def add(self, where: tuple[slice, slice, slice], logits: Tensor, first: int) -> None:
         """Rank the logits `[..., R, C]` of the columns from `first` on; −∞ ranks nowhere."""
         k = self.logits.shape[-1]
         columns = torch.arange(first, first + logits.shape[-1], device=logits.device)
         if self.packed:
-            candidates = _pack(logits, columns)
-            best = candidates.topk(min(k, candidates.shape[-1]), dim=-1).values
-            self.keys[where] = torch.cat([self.keys[where], best], -1).topk(k, dim=-1).values
+            candidates = torch.cat([self.keys[where], _pack(logits, columns)], -1)
+            # From 64 k candidates on, torch keeps a heap of k instead of partitioning: three times as fast.
+            missing = 64 * k - candidates.shape[-1]
+            if 0 < missing <= candidates.shape[-1]:
+                candidates = torch.nn.functional.pad(candidates, (0, missing), value=_NOTHING)
+            self.keys[where] = candidates.topk(k, dim=-1).values
             return
         excluded = logits == -torch.inf
         indices = columns.expand_as(logits).masked_fill(excluded, -1)
@@ -44,15 +48,11 @@ class Ranking:
         return _unpack(self.keys) if self.packed else (self.logits, self.indices)
 
 
-def _pack_nothing() -> int:
-    return -(1 << 63)
-
-
 def _pack(logits: Tensor, columns: Tensor) -> Tensor:
     bits = (logits + 0.0).view(torch.int32).to(torch.int64)  # + 0.0 makes −0 and 0 the same number
     ordered = torch.where(bits < 0, (~bits & (_SIGN - 1)) - _SIGN, bits)
     packed = (ordered << 32) | (_LOW - columns)
-    return packed.masked_fill_(logits == -torch.inf, _pack_nothing())
+    return packed.masked_fill_(logits == -torch.inf, _NOTHING)
 
 
 def _unpack(keys: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,5 +60,5 @@ def _unpack(keys: Tensor) -> tuple[Tensor, Tensor]:
     bits = torch.where(ordered < 0, ~(ordered + _SIGN) & (_SIGN - 1) | _SIGN, ordered)
     bits = torch.where(bits >= _SIGN, bits - (1 << 32), bits)
     logits = bits.to(torch.int32).view(torch.float32)
-    nothing = keys == _pack_nothing()
+    nothing = keys == _NOTHING
     return logits.masked_fill(nothing, -torch.inf), (_LOW - (keys & _LOW)).masked_fill(nothing, -1)

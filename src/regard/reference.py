@@ -1,6 +1,6 @@
 """The specification: the textbook equation in plain torch, against which every engine is tested.
 
-    Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V        (Vaswani et al. 2017, equation 1)
+Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V        (Vaswani et al. 2017, equation 1)
 """
 
 from __future__ import annotations
@@ -26,39 +26,54 @@ def scaled_dot_product_attention(
     tensor([[[[1.0000, 0.0000],
               [0.3302, 0.6698]]]])
     """
-    allowed = torch.ones(Q.shape[-2], K.shape[-2], dtype=torch.bool, device=Q.device) if mask is None else mask != 0
-    scores = _scores(Q, K, allowed) * Q.shape[-1] ** -0.5
-    weights, _ = _softmax(scores.masked_fill(~allowed, -torch.inf))
+    allowed = (
+        torch.ones(Q.shape[-2], K.shape[-2], dtype=torch.bool, device=Q.device) if mask is None else mask != 0
+    )
+    scores = _dot_products(Q, K, allowed) * Q.shape[-1] ** -0.5
+    weights = softmax(scores.masked_fill(~allowed, -torch.inf))
     return _weighted_sum(weights, V, allowed), weights
 
 
-def _scores(Q: Tensor, K: Tensor, allowed: Tensor) -> Tensor:
-    """Q Kᵀ. Where something is not finite, pair by pair, so that excluded pairs stay out of the gradients too."""
-    if bool(Q.isfinite().all() & K.isfinite().all()):
-        return Q @ K.transpose(-2, -1)
-    pair = allowed.unsqueeze(-1)
-    return (Q.unsqueeze(-2).where(pair, 0) * K.unsqueeze(-3).where(pair, 0)).sum(-1)
+def softmax(logits: Tensor, sink: Tensor | None = None) -> Tensor:
+    """Weights over keys; 0 wherever a logit is −∞, also in a row that holds nothing else.
 
-
-def _softmax(logits: Tensor, sink: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Softmax over keys and its logsumexp; a row of nothing but −∞ has weights 0 and logsumexp −∞.
-
-    The sink is one more logit in the denominator, and none among the weights.
+    A sink is one more logit in the denominator, and none among the weights.
     """
-    if logits.shape[-1] == 0:
-        sink = torch.full_like(logits.sum(-1, keepdim=True), -torch.inf) if sink is None else sink
-    every = logits if sink is None else torch.cat([logits, sink.expand(*logits.shape[:-1], 1)], -1)
-    empty = (every == -torch.inf).all(-1, keepdim=True)
-    weights = every.masked_fill(empty, 0).softmax(-1).masked_fill(empty, 0)
-    logsumexp = every.masked_fill(empty, 0).logsumexp(-1).masked_fill(empty.squeeze(-1), -torch.inf)
-    return weights[..., : logits.shape[-1]], logsumexp
+    n_keys = logits.shape[-1]
+    excluded = logits == -torch.inf
+    if sink is not None:
+        logits = torch.cat([logits, sink.expand(*logits.shape[:-1], 1)], -1)
+    empty = (logits == -torch.inf).all(-1, keepdim=True)
+    return logits.masked_fill(empty, 0).softmax(-1)[..., :n_keys].masked_fill(excluded, 0)
+
+
+def _dot_products(Q: Tensor, K: Tensor, allowed: Tensor) -> Tensor:
+    """Q Kᵀ, without a trace of excluded pairs, NaN or huge, in the result and in its gradients (0 × NaN is NaN).
+
+    Vectors that could do harm stay out of the product, in which all others then get what they would get anyway,
+    and their allowed pairs are added one by one.
+    """
+    odd_query, odd_key = _odd(Q), _odd(K)
+    scores = Q.masked_fill(odd_query, 0) @ K.masked_fill(odd_key, 0).transpose(-2, -1)
+    if bool(odd_query.any() | odd_key.any()):
+        pair = (allowed & (odd_query | odd_key.transpose(-2, -1))).unsqueeze(-1)
+        scores = scores + (Q.unsqueeze(-2).where(pair, 0) * K.unsqueeze(-3).where(pair, 0)).sum(-1)
+    return scores
 
 
 def _weighted_sum(weights: Tensor, V: Tensor, allowed: Tensor) -> Tensor:
-    """weights @ V; where V is not finite, pair by pair, for 0 × NaN from an excluded key is NaN."""
-    if bool(V.isfinite().all()):
-        return weights @ V
-    return (weights.unsqueeze(-1) * V.unsqueeze(-3).where(allowed.unsqueeze(-1), 0)).sum(-2)
+    """weights @ V, with the same care."""
+    odd = _odd(V)
+    output = weights @ V.masked_fill(odd, 0)
+    if bool(odd.any()):
+        pair = (allowed & odd.transpose(-2, -1)).unsqueeze(-1)
+        output = output + (weights.unsqueeze(-1).where(pair, 0) * V.unsqueeze(-3).where(pair, 0)).sum(-2)
+    return output
+
+
+def _odd(vectors: Tensor) -> Tensor:
+    """Which vectors hold NaN, infinities or numbers whose products may overflow: bool `[..., L, 1]`."""
+    return ~(vectors.detach().abs() < torch.finfo(vectors.dtype).max ** 0.5).all(-1, keepdim=True)
 
 
 def logits(problem: Problem) -> Tensor:
@@ -66,7 +81,7 @@ def logits(problem: Problem) -> Tensor:
     dtype, device = problem.compute_dtype, problem.device
     allowed = problem.sets.to_dense()
     key = problem.key.to(dtype).repeat_interleave(problem.group_size, 1)
-    scores = _scores(problem.query.to(dtype), key, allowed) * problem.scale
+    scores = _dot_products(problem.query.to(dtype), key, allowed) * problem.scale
     if problem.softcap is not None:
         scores = problem.softcap * (scores / problem.softcap).tanh()
     if problem.bias is not None:
@@ -75,14 +90,14 @@ def logits(problem: Problem) -> Tensor:
     return scores.masked_fill(~allowed, -torch.inf)
 
 
-def attend(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
-    """Output `[B, Hq, N, Ev]`, logits `[B, Hq, N, M]` and logsumexp `[B, Hq, N]`, differentiable any number of times."""
+def attend(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Output `[B, Hq, N, Ev]` and logits `[B, Hq, N, M]` of a whole problem, differentiable any number of times."""
     dtype, device = problem.compute_dtype, problem.device
     masked = logits(problem)
     sink = None if problem.sink_logits is None else problem.sink_logits.to(dtype).view(1, -1, 1, 1)
-    weights, logsumexp = _softmax(masked, sink)
+    weights = softmax(masked, sink)
     if problem.value is None:
-        return problem.query[..., :0], masked, logsumexp
+        return problem.query[..., :0], masked
     value = problem.value.to(dtype).repeat_interleave(problem.group_size, 1)
     if problem.dropout_p > 0:
         frame = problem.frame
@@ -96,4 +111,4 @@ def attend(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
         )
         weights = weights * kept / (1 - problem.dropout_p) if problem.dropout_p < 1 else weights * 0
     output = _weighted_sum(weights, value, masked != -torch.inf)
-    return output.to(problem.dtype), masked, logsumexp
+    return output.to(problem.dtype), masked

@@ -42,7 +42,9 @@ class Tile:
         return self.logits != -torch.inf
 
 
-def score(problem: Problem, scaled_query: Tensor, rows: slice | Tensor, first: int, last: int, whole: bool) -> Tile:
+def score(
+    problem: Problem, scaled_query: Tensor, rows: slice | Tensor, first: int, last: int, whole: bool
+) -> Tile:
     """The logits of one tile; `scaled_query` is `load_query(problem, rows)`, `whole` says the mask cuts nothing."""
     key = load(problem.key, slice(first, last), problem.compute_dtype)
     logits = matmul(scaled_query, key.mT)

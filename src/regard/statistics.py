@@ -221,7 +221,8 @@ class Pooled(Statistic):
         ]
         heights, widths = (edge.diff() for edge in edges)
         self.row_block, self.column_block = (
-            torch.repeat_interleave(torch.arange(len(count), device=device), count) for count in (heights, widths)
+            torch.repeat_interleave(torch.arange(len(count), device=device), count)
+            for count in (heights, widths)
         )
         self.areas = (heights[:, None] * widths).clamp(min=1)
         shape = problem.batch_size, problem.num_heads, *self.shape

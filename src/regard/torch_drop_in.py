@@ -53,7 +53,9 @@ def scaled_dot_product_attention(
     return attention(query, key, value, mask, bias=bias, scale=scale, dropout_p=dropout_p, **start)
 
 
-def _heads_as_batch(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _heads_as_batch(
+    query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Without grouped heads torch broadcasts the heads like any batch dimension."""
     if enable_gqa or min(query.dim(), key.dim(), value.dim()) < 3:
         return query, key, value
@@ -68,7 +70,9 @@ def _heads_as_batch(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool)
     return query, key, value
 
 
-def _understood(attn_mask: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Mask | None, Tensor | None]:
+def _understood(
+    attn_mask: Tensor, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Mask | None, Tensor | None]:
     """torch's mask, broadcast, as a mask of which pairs take part and a bias of what is added to the rest."""
     if not isinstance(attn_mask, Tensor):
         raise ArgumentTypeError(f"`attn_mask` must be a tensor, got a {type(attn_mask).__name__}")

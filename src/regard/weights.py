@@ -21,6 +21,7 @@ from regard.errors import ArgumentError, ArgumentTypeError, StaleWeightsError, T
 from regard.indexing import Selection, members, select
 from regard.masks import Mask
 from regard.online_softmax import Normalizer
+from regard.precision import without_autocast
 from regard.problem import Layout, Problem, prepare
 from regard.products import finite_rows
 from regard.scores import load_query, score
@@ -247,7 +248,9 @@ class AttentionWeights:
         heads = x.shape[-3] if x.dim() > 2 else 1
         if x.dim() < 2 or x.shape[-2] != length or heads not in head_counts:
             counts = " or ".join(str(count) for count in dict.fromkeys(head_counts))
-            raise ArgumentError(f"`x` must have shape (..., {counts}, {length}, channels), got {tuple(x.shape)}")
+            raise ArgumentError(
+                f"`x` must have shape (..., {counts}, {length}, channels), got {tuple(x.shape)}"
+            )
         x = x.detach()
         x = x if x.dim() > 2 else x.unsqueeze(0)
         try:
@@ -270,7 +273,9 @@ class AttentionWeights:
         return questions.Mass(members(keys, self._problem.n_keys, "keys").to(self.device))
 
     def _received(self, queries: Keys | None, mean: bool) -> questions.Statistic:
-        chosen = None if queries is None else members(queries, self._problem.n_queries, "queries").to(self.device)
+        chosen = (
+            None if queries is None else members(queries, self._problem.n_queries, "queries").to(self.device)
+        )
         return questions.Received(chosen, mean)
 
     def _one(self, statistic: questions.Statistic) -> Tensor:
@@ -312,11 +317,15 @@ class AttentionWeights:
         """Some rows of one head, `[R, last − first]`."""
         key_head = head // self._problem.group_size
         batch, heads, key_heads = (slice(i, i + 1) for i in (item, head, key_head))
-        problem = self._problem.select(batch, key_heads, heads)
-        tile = score(problem, load_query(problem, rows), rows, first, last, whole=False)
+        logits = _logits(self._problem.select(batch, key_heads, heads), rows, first, last)
         if weights:
-            return self._normalizer.select(batch, heads, rows).weights(tile.logits)[0, 0, :, : last - first]
-        return tile.logits[0, 0, :, : last - first]
+            logits = self._normalizer.select(batch, heads, rows).weights(logits)
+        return logits[0, 0, :, : last - first]
+
+
+@without_autocast
+def _logits(problem: Problem, rows: Tensor, first: int, last: int) -> Tensor:
+    return score(problem, load_query(problem, rows), rows, first, last, whole=False).logits
 
 
 class TransposedWeights:

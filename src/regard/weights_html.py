@@ -26,7 +26,8 @@ def summary(weights: AttentionWeights) -> str:
     maps = weights.pooled(_CELLS, _CELLS).reshape(-1, _CELLS, _CELLS)
     entropy = weights.entropy().reshape(len(maps), -1).mean(-1)
     figures = "".join(
-        _figure(maps[i].sqrt().tolist(), f"{i}: {float(entropy[i]):.2f} nats") for i in range(min(len(maps), _HEADS))
+        _figure(maps[i].sqrt().tolist(), f"{i}: {float(entropy[i]):.2f} nats")
+        for i in range(min(len(maps), _HEADS))
     )
     return f"<div>{head}<br>{figures}</div>"
 

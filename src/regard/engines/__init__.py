@@ -24,7 +24,9 @@ def choose(name: str, problem: Problem) -> Engine:
     if name == "auto":
         return tiled
     if name == "native":
-        raise EngineError("engine 'native' is not part of this version of regard: use engine='auto' or 'tiled'")
+        raise EngineError(
+            "engine 'native' is not part of this version of regard: use engine='auto' or 'tiled'"
+        )
     if name not in _ENGINES:
         raise ArgumentError(f"`engine` must be one of {', '.join(map(repr, NAMES))}, got {name!r}")
     return _ENGINES[name]

@@ -16,6 +16,7 @@ from torch import Tensor
 from regard import online_softmax
 from regard.engines.base import Gradients
 from regard.online_softmax import Normalizer
+from regard.precision import without_autocast
 from regard.problem import Problem
 from regard.products import finite_rows, load, load_finite, matmul, product, product_transposed
 from regard.scores import Tile, kept, load_query, score
@@ -26,7 +27,7 @@ _TILE_ROWS = 256
 _TILE_COLUMNS = 256
 
 # Batch items and heads are taken together while their tiles stay under this many logits.
-_PART_LOGITS = 1 << 20
+_PART_LOGITS = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,7 @@ class _Part:
     key_heads: slice
 
 
+@without_autocast
 def forward(problem: Problem) -> tuple[Tensor, Normalizer]:
     """The output `[B, Hq, N, Ev]` in the input's dtype, and the normalizer of its weights.
 
@@ -82,6 +84,7 @@ def _forward_rows(problem: Problem, rows: slice, finite: Tensor | None) -> tuple
     return online_softmax.finish(state, problem.sink_logits)
 
 
+@without_autocast
 def fold(problem: Problem, normalizer: Normalizer, statistics: Sequence[Statistic]) -> None:
     """Show every tile of the weights that the mask reaches to all of the statistics, in one pass."""
     for statistic in statistics:
@@ -97,6 +100,7 @@ def fold(problem: Problem, normalizer: Normalizer, statistics: Sequence[Statisti
                     statistic.add(shown)
 
 
+@without_autocast
 def backward(
     problem: Problem,
     output: Tensor,
@@ -112,8 +116,14 @@ def backward(
     assert problem.value is not None
     dtype, device = problem.compute_dtype, problem.device
     query, key, value = (torch.zeros(t.shape, dtype=dtype, device=device) for t in _inputs(problem))
-    bias = None if problem.bias is None else problem.bias.parameter.new_zeros(problem.bias.parameter.shape, dtype=dtype)
-    sinks = None if problem.sink_logits is None else torch.zeros(problem.num_heads, dtype=dtype, device=device)
+    bias = (
+        None
+        if problem.bias is None
+        else problem.bias.parameter.new_zeros(problem.bias.parameter.shape, dtype=dtype)
+    )
+    sinks = (
+        None if problem.sink_logits is None else torch.zeros(problem.num_heads, dtype=dtype, device=device)
+    )
     delta = (grad_output.to(dtype) * output.to(dtype)).sum(-1)
     if grad_logsumexp is not None:
         delta = delta - grad_logsumexp.to(dtype)
@@ -218,7 +228,9 @@ def _parts(problem: Problem) -> Iterator[_Part]:
             yield _Part(problem, *whole)
         return
     group = problem.group_size
-    one_head = group * min(problem.n_queries, max(1, _TILE_ROWS // group)) * min(problem.n_keys, _TILE_COLUMNS)
+    one_head = (
+        group * min(problem.n_queries, max(1, _TILE_ROWS // group)) * min(problem.n_keys, _TILE_COLUMNS)
+    )
     fit = max(1, _PART_LOGITS // one_head)
     heads_each = 1 if problem.sets.num_heads > 1 else min(fit, problem.num_key_heads)
     items_each = 1 if problem.sets.batch_size > 1 or heads_each < problem.num_key_heads else fit // heads_each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NoReturn
 
@@ -35,7 +36,11 @@ class Mask(ABC):
         return replace(self, **moved) if moved else self  # type: ignore[type-var]
 
     def to_dense(
-        self, n_queries: int, n_keys: int, query_start: int | Tensor | None = None, key_start: int | Tensor = 0
+        self,
+        n_queries: int,
+        n_keys: int,
+        query_start: int | Tensor | None = None,
+        key_start: int | Tensor = 0,
     ) -> Tensor:
         """The bool matrix of one call: `[N, M]`, or `[B or 1, Hq or 1, N, M]` where items or heads differ.
 
@@ -48,12 +53,18 @@ class Mask(ABC):
         return dense[0, 0] if dense.shape[:2] == (1, 1) else dense
 
     def intervals(
-        self, n_queries: int, n_keys: int, query_start: int | Tensor | None = None, key_start: int | Tensor = 0
+        self,
+        n_queries: int,
+        n_keys: int,
+        query_start: int | Tensor | None = None,
+        key_start: int | Tensor = 0,
     ) -> Intervals:
         """The key intervals of every row; a dense mask with too many runs a row has none and raises."""
         sets = self.compile(Frame.of(n_queries, n_keys, query_start, key_start))
         if sets.dense is not None:
-            raise ArgumentError(f"{self!r} has rows of too many separate runs of keys to be held as intervals")
+            raise ArgumentError(
+                f"{self!r} has rows of too many separate runs of keys to be held as intervals"
+            )
         return sets.intervals
 
     def draw(
@@ -68,12 +79,22 @@ class Mask(ABC):
 
         return as_text(self, n_queries, n_keys, query_start, key_start)
 
-    def natural_size(self) -> tuple[int, int]:
+    def parts(self) -> Iterator[Mask]:
+        """The masks that this one is made of."""
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, Mask):
+                    yield part
+
+    def telling_size(self) -> int:
         """A number of queries and keys at which a drawing shows what the mask does."""
-        sizes = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
-        parts = [part for size in sizes for part in (size if isinstance(size, tuple) else (size,))]
-        inner = [part.natural_size() for part in parts if isinstance(part, Mask)]
-        return max((n for n, _ in inner), default=12), max((m for _, m in inner), default=12)
+        return max((part.telling_size() for part in self.parts()), default=12)
+
+    def required_size(self) -> tuple[int, int] | None:
+        """The only (or largest) number of queries and keys it can be compiled for, if there is one."""
+        required = [size for part in self.parts() if (size := part.required_size()) is not None]
+        return (min(n for n, _ in required), min(m for _, m in required)) if required else None
 
     def __and__(self, other: Mask) -> Mask:
         return And(self, _mask(other, "&"))

@@ -33,7 +33,9 @@ def integers(value: Integers, name: str, *, ranks: tuple[int, ...], least: int |
     return tensor
 
 
-def integer_or_per_head(value: int | Sequence[int] | Tensor, name: str, *, least: int | None = None) -> int | Tensor:
+def integer_or_per_head(
+    value: int | Sequence[int] | Tensor, name: str, *, least: int | None = None
+) -> int | Tensor:
     """A plain int where one number serves every head, otherwise an int64 tensor `[Hq]`."""
     tensor = integers(value, name, ranks=(1,), least=least)
     if isinstance(value, Tensor | Sequence) and (tensor.numel() != 1 or isinstance(value, Sequence)):

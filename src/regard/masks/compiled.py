@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from regard.errors import ArgumentError, ArgumentTypeError
 from regard.intervals import Intervals, hull, scan
 
 
@@ -38,6 +39,11 @@ class Frame:
         device: torch.device | str = "cpu",
     ) -> Frame:
         """A frame whose queries, unless placed, are the last `n_queries` positions of the keys."""
+        for name, count in (("n_queries", n_queries), ("n_keys", n_keys)):
+            if isinstance(count, bool) or not isinstance(count, int):
+                raise ArgumentTypeError(f"`{name}` must be an int, got {count!r}")
+            if count < 0:
+                raise ArgumentError(f"`{name}` must be at least 0, got {count}")
         if query_start is None:
             query_start = key_start + n_keys - n_queries
         return cls(n_queries, n_keys, query_start, key_start, torch.device(device))
@@ -89,18 +95,30 @@ class KeySets:
         return cls(intervals) if intervals is not None else cls(hull(mask), mask)
 
     def __and__(self, other: KeySets) -> KeySets:
+        self._check_agreement(other)
         both = self.dense if other.dense is None else other.dense
         if self.dense is not None and other.dense is not None:
             both = self.dense & other.dense
         return KeySets(self.intervals & other.intervals, both)
 
     def __or__(self, other: KeySets) -> KeySets:
+        self._check_agreement(other)
         if self.dense is None and other.dense is None:
             return KeySets(self.intervals | other.intervals)
         return KeySets.from_dense(self.to_dense() | other.to_dense())
 
     def __invert__(self) -> KeySets:
         return KeySets(~self.intervals) if self.dense is None else KeySets.from_dense(~self.to_dense())
+
+    def _check_agreement(self, other: KeySets) -> None:
+        for axis, one, two in (
+            ("batch items", self.batch_size, other.batch_size),
+            ("heads", self.num_heads, other.num_heads),
+        ):
+            if one != two and 1 not in (one, two):
+                raise ArgumentError(
+                    f"masks that are combined must be for the same number of {axis}, got {one} and {two}"
+                )
 
     @property
     def batch_size(self) -> int:
@@ -121,7 +139,9 @@ class KeySets:
         """The same sets for some batch items, heads and rows."""
         dense = self.dense
         if dense is not None:
-            dense = dense[batch if dense.shape[0] > 1 else slice(None), heads if dense.shape[1] > 1 else slice(None)]
+            dense = dense[
+                batch if dense.shape[0] > 1 else slice(None), heads if dense.shape[1] > 1 else slice(None)
+            ]
             dense = dense[:, :, rows]
         return KeySets(self.intervals.select(batch, heads, rows), dense)
 

@@ -38,7 +38,7 @@ class Dense(Mask):
             self._scanned[:] = [(version, sets)]
         return sets
 
-    def natural_size(self) -> tuple[int, int]:
+    def required_size(self) -> tuple[int, int]:
         return self.tensor.shape[-2], self.tensor.shape[-1]
 
     def to(self, device: torch.device | str) -> Dense:

@@ -26,7 +26,9 @@ class Documents(Mask):
 
     def compile(self, frame: Frame) -> KeySets:
         rows = self._given()
-        parts = [_item(row, self.ids is not None, frame.item(i)) for i, row in enumerate(rows.to(frame.device))]
+        parts = [
+            _item(row, self.ids is not None, frame.item(i)) for i, row in enumerate(rows.to(frame.device))
+        ]
         return KeySets(parts[0] if len(parts) == 1 else intervals.stack(parts, 0))
 
     def _given(self) -> Tensor:
@@ -37,7 +39,7 @@ class Documents(Mask):
             bounds = self.ids if self.ids is not None else self.cu_seqlens  # type: ignore[assignment]
         return bounds if bounds.dim() == 2 else bounds.unsqueeze(0)
 
-    def natural_size(self) -> tuple[int, int]:
+    def required_size(self) -> tuple[int, int]:
         given = self._given()
         side = given.shape[1] if self.ids is not None else int(given[:, -1].min())
         return side, side

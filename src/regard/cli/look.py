@@ -1,0 +1,105 @@
+"""`regard look`: run a model over a text under watch, print the telling heads, write the page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from regard.cli.progress import Stages
+from regard.cli.reading import Given, read_text
+from regard.cli.telling import print_heads
+from regard.errors import ArgumentError
+from regard.models import watch
+from regard.models.demo import NAMES
+from regard.models.demo import load as load_demo
+from regard.models.loading import LoadedModel, load
+from regard.viewer import ViewData, build_view, write_page
+
+_DEFAULT_DEMO = "smollm2"
+
+_EXAMPLES = """\
+examples:
+  regard look                                     the built-in demo: SmolLM2 reads a nursery rhyme
+  regard look --demo minilm "A cat sat on a mat"  a sentence encoder, on a text of your own
+  regard look models/my-model -f essay.txt        a model folder, on a file
+  fortune | regard look --demo smollm2 -o f.html  from a pipe
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Add this command to the parser's."""
+    parser = commands.add_parser(
+        "look",
+        help="see what every attention head of a model looks at in a text",
+        description="Runs a model over a text, prints its most telling attention heads, and writes ONE page "
+        "that shows all of them, offline. The model is unchanged, and nothing leaves this machine.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a folder as Hugging Face transformers saves it"
+    )
+    parser.add_argument("text", nargs="?", metavar="TEXT", help="what the model reads; - is standard input")
+    parser.add_argument("-f", "--file", metavar="FILE", help="read the text from a file")
+    parser.add_argument("--demo", choices=NAMES, help="a model that installs as a package, in place of MODEL")
+    parser.add_argument(
+        "-o", "--output", default="regard.html", metavar="PAGE", help="the page (default: %(default)s)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Do it. Everything that can be wrong with the arguments is found before the model is loaded."""
+    model, text, demo = _roles(options)
+    output = _writable(options.output)
+    given = read_text(text, options.file)
+    with Stages() as stages:
+        stages.begin("Loading the model")
+        loaded = load_demo(demo) if demo else load(model)
+        view = _look(loaded, given, stages)
+        stages.begin("Writing the page")
+        try:
+            page = write_page(view, output)
+        except OSError as error:
+            raise ArgumentError(f"the page cannot be written to {output}: {error.strerror}") from None
+    print_heads(view)
+    stages.console.print(
+        f"The page is {page} ({page.stat().st_size / 1e6:.1f} MB): open it in a browser.", highlight=False
+    )
+
+
+def _roles(options: argparse.Namespace) -> tuple[str, str | None, str | None]:
+    """Model folder, text and demo: beside `--demo`, the first positional argument is the text."""
+    model, text, demo = options.model, options.text, options.demo
+    if demo and text is not None:
+        raise ArgumentError("`look` takes MODEL or --demo, not both; put the text in quotes")
+    if demo:
+        return "", model, demo
+    return ("", text, _DEFAULT_DEMO) if model is None else (model, text, None)
+
+
+def _look(loaded: LoadedModel, given: Given, stages: Stages) -> ViewData:
+    encoded = loaded.encode(given.text)
+    stages.begin(f"{loaded.name} reads {len(encoded.tokens):,} tokens")
+    # Queries and keys of one text take linear memory: no budget may leave a layer without its weights.
+    with watch(loaded.model, max_bytes=2**62) as recording:
+        loaded.run(encoded)
+    stages.begin("Measuring every head")
+    return build_view(
+        recording, encoded.tokens, title=given.title, model=loaded.name, progress=stages.advance
+    )
+
+
+def _writable(output: str) -> Path:
+    """The page's path, refused now rather than after minutes of work."""
+    path = Path(output)
+    folder = path.parent
+    if path.is_dir():
+        raise ArgumentError(f"`--output` must name a file, got the folder {path}")
+    if not folder.is_dir():
+        raise ArgumentError(f"`--output` must lie in a folder that exists, got {path}")
+    if not os.access(folder, os.W_OK):
+        raise ArgumentError(f"`--output` must lie in a folder that can be written to, got {path}")
+    return path

@@ -1,0 +1,81 @@
+"""The most telling heads of a view, as a table: a few for each thing that heads are known to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isfinite
+
+from regard.viewer import HeadSummary, ViewData
+
+_OF_EACH_KIND = 3
+
+
+def _reach(line: HeadSummary) -> float:
+    """Distance to anything but the first token, which is far away from everybody."""
+    return line.distance * (1.0 - line.first)
+
+
+def _far_link(line: HeadSummary) -> float:
+    return line.link_weight if abs(line.link_query - line.link_key) > 1 else 0.0
+
+
+_KINDS: Sequence[tuple[str, Callable[[HeadSummary], float]]] = (
+    ("previous token", lambda line: line.previous),
+    ("sharp link", _far_link),
+    ("far reach", _reach),
+    ("broad", lambda line: line.entropy),
+    ("first token", lambda line: line.first),
+)
+
+
+def telling_heads(lines: Sequence[HeadSummary]) -> list[tuple[str, HeadSummary]]:
+    """For each kind the heads that do it most, each head once, under the first kind that takes it."""
+    taken: set[tuple[int, int]] = set()
+    chosen = []
+    for kind, measure in _KINDS:
+        left = [line for line in lines if (line.layer, line.head) not in taken and isfinite(measure(line))]
+        for line in sorted(left, key=measure, reverse=True)[:_OF_EACH_KIND]:
+            taken.add((line.layer, line.head))
+            chosen.append((kind, line))
+    return chosen
+
+
+def print_heads(view: ViewData) -> None:
+    """Print the table to standard output."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    tokens = view.header["tokens"]
+    title = Text(f"{view.header['model']}: the most telling heads")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("Does most", no_wrap=True, min_width=max(len(kind) for kind, _ in _KINDS))
+    for name in ("Head", "Entropy", "First", "Previous", "Distance"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=max(5, len(name)))
+    table.add_column("Sharpest link", no_wrap=True)
+    kind_before = ""
+    for kind, line in telling_heads(view.summaries):
+        if kind_before not in ("", kind):
+            table.add_section()
+        numbers = (f"{line.entropy:.2f}", f"{line.first:.0%}", f"{line.previous:.0%}", f"{line.distance:.1f}")
+        # Text, not markup: a token may read "[bold]".
+        link = Text(_link(line, tokens))
+        table.add_row(kind if kind != kind_before else "", f"{line.layer}.{line.head}", *numbers, link)
+        kind_before = kind
+    Console().print(table)
+
+
+def _link(line: HeadSummary, tokens: Sequence[str]) -> str:
+    if line.link_query < 0:
+        return "none"
+    query, key = (printable(tokens[at]) for at in (line.link_query, line.link_key))
+    return f"{line.link_weight:.2f}  {query} → {key}"
+
+
+def printable(token: str) -> str:
+    """A token for a terminal: no control character reaches it, a blank one shows what it is."""
+    shown = token.strip() or token
+    if shown.isprintable() and shown.strip():
+        return shown
+    return shown.replace("\n", "↵").replace(" ", "␣") if shown.strip(" \n") == "" else ascii(shown)[1:-1]

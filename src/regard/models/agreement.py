@@ -1,0 +1,77 @@
+"""Does what was understood of a call explain what the model computed? A few rows of its output tell."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.errors import ModelError
+from regard.masks.compiled import Frame
+from regard.models.observation import Observation
+
+_ROWS = 4
+
+
+def require_agreement(seen: Observation, output: Tensor) -> None:
+    """Raise `ModelError` unless softmax(Q Kᵀ · scale + …) V is the model's own output, on a few rows.
+
+    `output` is `[B, N, Hq, Ev]`, as attention functions return it. A model whose function does something
+    that no argument of the call tells of (a gate, a selection of keys) is refused here, never misrepresented.
+    """
+    batch, n_heads, n_queries = seen.query.shape[:3]
+    if output.numel() != batch * n_queries * n_heads * seen.value.shape[-1]:
+        raise ModelError(
+            f"its output must have shape (batch, queries, heads, head_dim) = "
+            f"({batch}, {n_queries}, {n_heads}, {seen.value.shape[-1]}), got {tuple(output.shape)}"
+        )
+    if output.numel() == 0 or seen.key.shape[2] == 0:
+        return
+    rows = torch.linspace(0, n_queries - 1, min(_ROWS, n_queries), device=output.device).long()
+    logits, reach = _logits(seen, rows)
+    live = logits.amax(-1) > -torch.inf
+    weights = torch.softmax(_with_sink(logits, seen.sink_logits), -1)[..., : logits.shape[-1]]
+    ours = _grouped(weights, seen.value.float())
+    theirs = output.detach().reshape(batch, n_queries, n_heads, -1).transpose(1, 2)[:, :, rows].float()
+    gap = (ours - theirs).abs().amax(-1)
+    # Scores are off by eps times the largest they can be, weights by that share of themselves.
+    tolerance = 16 * torch.finfo(seen.query.dtype).eps * (1 + reach) * seen.value.float().abs().amax()
+    # Rows that may attend nothing are filled differently by every kernel; a NaN in the model is no fault of ours.
+    wrong = live & gap.isfinite() & (gap > tolerance)
+    if bool(wrong.any()):
+        raise ModelError(
+            "it computes something that its arguments do not tell of: the attention they describe differs from the "
+            f"model's own output by {gap[wrong].max().item():.3g}, so its weights cannot be recorded exactly"
+        )
+
+
+def _logits(seen: Observation, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The logits of some rows, `[B, Hq, R, M]`, and how large their parts can be, `[B, Hq, R]`."""
+    query, key = seen.query[:, :, rows].float(), seen.key.float()
+    n_queries, n_keys = seen.query.shape[2], key.shape[2]
+    scale = query.shape[-1] ** -0.5 if seen.scale is None else seen.scale
+    longest = key.norm(dim=-1).amax(-1).repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    reach = abs(scale) * query.norm(dim=-1) * longest.unsqueeze(-1)
+    logits = _grouped(query, key.mT) * scale
+    if seen.softcap is not None:
+        logits = seen.softcap * torch.tanh(logits / seen.softcap)
+    if seen.bias is not None:
+        logits = logits + seen.bias[..., rows, :].float()
+        reach = reach + seen.bias[..., rows, :].float().abs().amax(-1)
+    if seen.mask is not None:
+        frame = Frame.of(n_queries, n_keys, seen.query_start, 0, device=key.device)
+        allowed = seen.mask.compile(frame).allowed(rows, torch.arange(n_keys, device=key.device))
+        logits = logits.masked_fill(~allowed, -torch.inf)
+    return logits, reach
+
+
+def _with_sink(logits: Tensor, sink_logits: Tensor | None) -> Tensor:
+    if sink_logits is None:
+        return logits
+    sink = sink_logits.float().view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
+    return torch.cat([logits, sink], -1)
+
+
+def _grouped(left: Tensor, right: Tensor) -> Tensor:
+    """`[B, Hq, R, X] @ [B, Hkv, X, Y]`, each key head for its group of query heads."""
+    grouped = left.unflatten(1, (right.shape[1], -1))
+    return (grouped @ right.unsqueeze(2)).flatten(1, 2)

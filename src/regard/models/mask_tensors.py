@@ -1,0 +1,104 @@
+"""The mask tensors that models hand their attention: read once into key sets and, where they add, a bias."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import ModelError
+from regard.intervals import Intervals
+from regard.masks.compiled import KeySets
+from regard.versions import version_of
+
+# Added to a score, this much or less leaves a weight of exactly 0 beside any key that is really attended.
+# Models write the lowest value of their own dtype; float16's is the highest of those.
+EXCLUDED = torch.finfo(torch.float16).min
+
+
+@dataclass(frozen=True, eq=False)
+class ReadMask:
+    """Who may attend whom, and what is added to the scores of those: None where nothing is."""
+
+    sets: KeySets | None
+    bias: Tensor | None = None
+
+    def first_keys(self, count: int) -> ReadMask:
+        """The same for the first `count` keys, of which the others are attended by nobody."""
+        if self.sets is None:
+            return self
+        intervals, dense = self.sets.intervals, self.sets.dense
+        starts, ends = intervals.starts.clamp(max=count), intervals.ends.clamp(max=count)
+        sets = KeySets(Intervals(starts, ends, count), None if dense is None else dense[..., :count])
+        return ReadMask(sets, None if self.bias is None else self.bias[..., :count])
+
+    @property
+    def last_key(self) -> int:
+        """The number of keys up to the last one that any query may attend."""
+        if self.sets is None or not self.sets.intervals.ends.numel():
+            return 0
+        ends, starts = self.sets.intervals.ends, self.sets.intervals.starts
+        return int(ends.where(ends > starts, 0).max())
+
+
+class MaskReader:
+    """Reads masks, and knows again the one it read last: models give every layer the same tensor."""
+
+    def __init__(self) -> None:
+        self._last: tuple[weakref.ref[Tensor], Any, ReadMask] | None = None
+
+    def read(self, mask: Any, n_queries: int, n_keys: int) -> ReadMask:
+        """A boolean (True = may attend) or additive mask that broadcasts to `[B, Hq, N, M]`; or a flex block mask.
+
+        Keys past `n_keys` are ignored, as the models' own functions do.
+        """
+        if mask is None:
+            return ReadMask(None)
+        known = (n_queries, n_keys, version_of(mask) if isinstance(mask, Tensor) else None)
+        # The pieces are read by reference: a thread that loses the race reads the mask again, no more.
+        last = self._last
+        if last is not None and last[0]() is mask and last[1] == known and known[2] is not None:
+            return last[2]
+        if not isinstance(mask, Tensor):
+            return ReadMask(KeySets.from_dense(_from_block_mask(mask, n_queries, n_keys)))
+        read = _read(mask, n_queries, n_keys)
+        self._last = (weakref.ref(mask), known, read)
+        return read
+
+
+def _read(mask: Tensor, n_queries: int, n_keys: int) -> ReadMask:
+    boolean = mask.dtype == torch.bool
+    if not boolean and not mask.is_floating_point():
+        raise ModelError(f"its attention mask must be boolean or added to the scores, got dtype {mask.dtype}")
+    whole = mask if mask.dim() == 4 else mask[None, None] if mask.dim() == 2 else None
+    if whole is None or whole.shape[-2] not in (1, n_queries) or not (whole.shape[-1] == 1 or whole.shape[-1] >= n_keys):
+        raise ModelError(
+            f"its attention mask must broadcast to (batch, heads, {n_queries}, {n_keys}), got {tuple(mask.shape)}"
+        )
+    whole = whole.detach()[..., :n_keys].expand(-1, -1, n_queries, n_keys)
+    if boolean:
+        return ReadMask(_own(KeySets.from_dense(whole)))
+    allowed = whole > EXCLUDED
+    added = whole.masked_fill(~allowed, 0.0)
+    # A NaN in the mask is neither allowed nor excluded by comparison: it must spoil what it spoiled in the model.
+    if bool(whole.isnan().any()):
+        allowed, added = allowed | whole.isnan(), whole
+    sets = None if bool(allowed.all()) else KeySets.from_dense(allowed)
+    return ReadMask(sets, added.clone() if bool((added != 0).any()) else None)
+
+
+def _own(sets: KeySets) -> KeySets:
+    """Without a reference to the model's own tensor."""
+    return sets if sets.dense is None else KeySets(sets.intervals, sets.dense.clone())
+
+
+def _from_block_mask(mask: Any, n_queries: int, n_keys: int) -> Tensor:
+    from torch.nn.attention.flex_attention import BlockMask, create_mask
+
+    if not isinstance(mask, BlockMask):
+        raise ModelError(f"its attention mask must be a tensor or a BlockMask, got a {type(mask).__name__}")
+    batch, heads = mask.kv_num_blocks.shape[:2]
+    return create_mask(mask.mask_mod, batch, heads, n_queries, n_keys, device=str(mask.kv_num_blocks.device))

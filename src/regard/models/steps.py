@@ -1,0 +1,47 @@
+"""Counting a model's forward passes while they happen, each thread for itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+
+class Steps:
+    """The number of the forward pass that a call in this thread belongs to, 0 first.
+
+    A call outside any forward pass belongs to the next one: a generation runs the encoder of an
+    encoder-decoder by itself before the first pass of the whole.
+    """
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self._lock = threading.Lock()
+        self._running = threading.local()
+
+    @property
+    def current(self) -> int:
+        running: int | None = getattr(self._running, "step", None)
+        return self.begun if running is None else running
+
+    @contextmanager
+    def counting(self, model: nn.Module) -> Iterator[None]:
+        """Count the passes of `model` until the block ends."""
+
+        def begin(*_: Any) -> None:
+            with self._lock:
+                self._running.step = self.begun
+                self.begun += 1
+
+        def end(*_: Any) -> None:
+            self._running.step = None
+
+        handles = [model.register_forward_pre_hook(begin), model.register_forward_hook(end, always_call=True)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()

@@ -1,0 +1,168 @@
+"""`watch`: seeing the attention of an unchanged model while it runs."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import nn
+
+from regard.errors import ArgumentError, ArgumentTypeError, ModelError, NothingSeenError, RegardError
+from regard.models import huggingface
+from regard.models.agreement import require_agreement
+from regard.models.asked import Asked, Statistics
+from regard.models.huggingface import HeardCall
+from regard.models.mask_tensors import MaskReader
+from regard.models.observation import Observation, observe
+from regard.models.selection import Layers, Selection
+from regard.models.steps import Steps
+from regard.recording import Call, Recording
+from regard.recording.keys import GrowingKeys, KeySpan
+from regard.weights import AttentionWeights
+
+
+@contextmanager
+def watch(
+    model: nn.Module,
+    statistics: Statistics = (),
+    *,
+    layers: Layers = None,
+    keep: Literal["weights", "statistics"] = "weights",
+    max_bytes: int = 4 * 2**30,
+) -> Iterator[Recording]:
+    """Record every attention call that `model` makes in the block, from any thread.
+
+    The model is unchanged and computes its output with its own functions, bit for bit as without the
+    watch; the weights of each call are then at hand without being stored: the recording keeps queries, keys
+    and masks, in memory linear in the number of tokens.
+
+    Args:
+        model: a Hugging Face transformers model, or any module that holds some.
+        statistics: names as for `AttentionWeights.statistics`, or a dict of name to argument (None for those
+            without), computed for each call as it is seen.
+        layers: the calls to keep, by index (in the order first seen) or pattern of the module's name
+            (`"*.layers.3.*"`), one or several; None keeps all.
+        keep: `"weights"` keeps what the weights are computed from; `"statistics"` drops it at once.
+        max_bytes: the most that kept queries, keys, masks and biases may take. A call that would exceed it
+            keeps its statistics only; a warning says so, and `Recording.without_weights` counts these calls.
+
+    Raises:
+        NothingSeenError: no attention call was seen in the block, or none of one of the `layers`.
+        ModelError: a call computes something that cannot be represented exactly.
+
+    >>> with regard.watch(model, ["entropy"]) as recording:
+    ...     model(**tokenizer("the cat sat", return_tensors="pt"))
+    >>> recording[5].module, recording[5].weights.shape
+    ('model.layers.5.self_attn', (1, 9, 3, 3))
+    """
+    watcher = _Watcher(model, statistics, layers, keep, max_bytes)
+    with huggingface.listening(watcher.hear), watcher.steps.counting(model):
+        yield watcher.recording
+    watcher.require_seen()
+
+
+class _Watcher:
+    """Turns what is heard of one model into the calls of one recording."""
+
+    def __init__(self, model: nn.Module, statistics: Statistics, layers: Layers, keep: str, max_bytes: int) -> None:
+        if not isinstance(model, nn.Module):
+            raise ArgumentTypeError(f"`model` must be a torch.nn.Module, got a {type(model).__name__}")
+        if keep not in ("weights", "statistics"):
+            raise ArgumentError(f"`keep` must be 'weights' or 'statistics', got {keep!r}")
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
+            raise ArgumentError(f"`max_bytes` must be a number of bytes, 0 or more, got {max_bytes!r}")
+        self.recording = Recording()
+        self.steps = Steps()
+        self._names = {module: name for name, module in model.named_modules()}
+        self._model = model
+        self._asked = Asked(statistics)
+        self._selection = Selection(layers, model)
+        self._keep_weights = keep == "weights"
+        self._bytes_left = max_bytes
+        self._layers: dict[tuple[str, int], int] = {}
+        self._counts: Counter[tuple[int, str, int]] = Counter()
+        self._keys: dict[tuple[str, int, int], GrowingKeys] = {}
+        self._masks = MaskReader()
+        self._lock = threading.Lock()
+
+    def hear(self, heard: HeardCall) -> None:
+        """Record a call, if a module of the watched model made it."""
+        name = self._names.get(heard.module)
+        if name is None:
+            return
+        thread, step = threading.get_ident(), self.steps.current
+        with self._lock:
+            ordinal = self._counts[step, name, thread]
+            self._counts[step, name, thread] += 1
+            layer = self._layers.setdefault((name, ordinal), len(self._layers))
+            if (name, layer) not in self._selection:
+                return
+        device = heard.query.device.type
+        # A model that runs in inference mode must not leave tensors in the recording that only work there.
+        with torch.inference_mode(False), torch.no_grad():
+            try:
+                observation = observe(heard, self._masks)
+                with torch.autocast(device, enabled=False):
+                    weights, span = self._weights(observation, (name, ordinal, thread))
+                    if not heard.options.get("dropout"):
+                        require_agreement(observation, heard.output)
+            except RegardError as error:
+                raise ModelError(f"the attention of `{name}` cannot be recorded: {error}") from error
+            with torch.autocast(device, enabled=False):
+                answers = self._asked(weights)
+        call = Call(name, ordinal, step, layer, weights if span else None, answers, span)
+        with self._lock:
+            self.recording.append(call)
+
+    def require_seen(self) -> None:
+        """Raise if nothing was seen, or nothing of a layer that was asked for; warn of what was not kept."""
+        if not self._layers:
+            raise NothingSeenError(f"no attention call was seen: {self._likely_cause()}")
+        self._selection.require_seen(len(self._layers))
+
+    def _likely_cause(self) -> str:
+        if any(getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in self._model.modules()):
+            return 'the model is compiled; run it under `torch.compiler.set_stance("force_eager")`'
+        if not self.steps.begun:
+            return "the model was not called while it was watched"
+        return (
+            f"{type(self._model).__name__} does not call its attention through transformers' AttentionInterface "
+            "(it is traced, or computes its softmax by itself)"
+        )
+
+    def _weights(self, seen: Observation, identity: tuple[str, int, int]) -> tuple[AttentionWeights, KeySpan | None]:
+        """The weights of a call, and where its keys were kept, if what they are computed from was kept."""
+        if not self._keep_weights:
+            return seen.weights(seen.key), None
+        with self._lock:
+            span = self._keep(seen, identity)
+        if span is None:
+            return seen.weights(seen.key), None
+        return replace(seen, query=seen.query.clone()).weights(span.tensor(), key_start=span.start), span
+
+    def _keep(self, seen: Observation, identity: tuple[str, int, int]) -> KeySpan | None:
+        """Keep the keys of a call, if the bytes that are left suffice for everything it would keep."""
+        keys = self._keys.get(identity)
+        start = keys.continued_by(seen.key, seen.query.shape[-2]) if keys else None
+        cost = seen.query.nbytes + seen.mask_bytes
+        cost += seen.key.nbytes if keys is None or start is None else keys.new_bytes(seen.key, start)
+        if cost > self._bytes_left:
+            if not self.recording.without_weights:
+                warnings.warn(
+                    f"`max_bytes` is used up: from `{identity[0]}` on, the recording keeps statistics only",
+                    stacklevel=2,
+                )
+            self.recording.without_weights += 1
+            return None
+        self._bytes_left -= cost
+        if keys is None or start is None:
+            keys, start = GrowingKeys(seen.key), 0
+            self._keys[identity] = keys
+        return keys.add(seen.key, start)
+

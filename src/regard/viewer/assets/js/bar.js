@@ -1,0 +1,18 @@
+// The bar at the top: what this is a view of, search, theme and help.
+
+import { element } from "./dom.js";
+import { plural } from "./numbers.js";
+import { toggleTheme } from "./theme.js";
+
+export function createBar(root, view, search, help) {
+  const { title, model } = view.header;
+  const most = Math.max(...view.calls.map((call) => call.heads));
+  const size = `${plural(view.keys, "token")} · ${plural(view.calls.length, "layer")} × ${plural(most, "head")}`;
+  root.append(
+    element("h1", { title }, title),
+    element("span", { class: "facts soft" }, model ? `${model} · ${size}` : size),
+    search.node,
+    element("button", { type: "button", onclick: toggleTheme, "aria-label": "Light or dark", title: "Light or dark (T)" }, "◐"),
+    element("button", { type: "button", onclick: help.open, "aria-label": "Help", title: "Help (?)" }, "?"),
+  );
+}

@@ -1,0 +1,103 @@
+// What stands around the cells: token labels, and the profiles of entropy (right) and received mass (top).
+
+import { visible } from "./dom.js";
+import { numberText } from "./numbers.js";
+import { themeColour } from "./theme.js";
+
+const LABEL = 12; // pixels a label needs across
+const STRIP = 26; // pixels of a profile
+
+export function paintAxes(context, view, loaded, window, state, hover) {
+  const ink = themeColour("--ink"), soft = themeColour("--soft"), accent = themeColour("--accent");
+  const family = getComputedStyle(document.body).fontFamily;
+  const { left, top, side } = window;
+  const chosenQuery = state.token - view.offset;
+  const marks = {
+    row: [[chosenQuery, state.direction === "reads" ? accent : soft], ...(hover ? [[hover.query, ink]] : [])],
+    column: [[state.token, state.direction === "readers" ? accent : soft], ...(hover ? [[hover.key, ink]] : [])],
+  };
+  context.font = `11px ${family}`;
+  context.textBaseline = "middle";
+  labels(window.queryRange, window.rowHeight, (query) => view.tokens[query + view.offset], (query) => query + view.offset, marks.row, soft,
+    (text, query) => {
+      context.textAlign = "right";
+      context.fillText(text, left - 8, window.yOf(query + 0.5), 54);
+    }, context);
+  labels(window.keyRange, window.columnWidth, (key) => view.tokens[key], (key) => key, marks.column, soft,
+    (text, key) => {
+      context.save();
+      context.translate(window.xOf(key + 0.5), top + side + 8);
+      context.rotate(-Math.PI / 2);
+      context.textAlign = "right";
+      context.fillText(text, 0, 0, 54);
+      context.restore();
+    }, context);
+  profiles(context, view, loaded, window, soft, accent, family);
+}
+
+// A label for every token where there is room, else positions at round distances; the marked ones always.
+function labels([first, last], size, tokenAt, positionAt, marks, soft, write, context) {
+  const marked = marks.filter(([at]) => at >= first && at < last);
+  const step = size >= LABEL ? 1 : roundStep(((size >= 1 ? 40 : 56) / size));
+  context.fillStyle = soft;
+  for (let at = first; at < last; at++) {
+    if (positionAt(at) % step !== 0 || marked.some(([other]) => Math.abs(other - at) * size < LABEL)) continue;
+    write(step === 1 ? short(tokenAt(at)) : String(positionAt(at)), at);
+  }
+  for (const [index, [at, colour]] of marked.entries()) {
+    if (marked.slice(index + 1).some(([other]) => Math.abs(other - at) * size < LABEL)) continue;
+    context.fillStyle = colour;
+    write(short(tokenAt(at)), at);
+  }
+}
+
+function profiles(context, view, { data, head }, window, soft, accent, family) {
+  const { left, top, side } = window;
+  const [firstKey, lastKey] = window.keyRange;
+  const [firstQuery, lastQuery] = window.queryRange;
+  const received = data.received[head], entropy = data.entropy[head];
+  context.save();
+  context.fillStyle = soft;
+  context.font = `10px ${family}`;
+  context.textAlign = "left";
+  context.fillText("received", left, top - STRIP - 12);
+  context.save();
+  context.translate(left + side + STRIP + 14, top);
+  context.rotate(Math.PI / 2);
+  context.fillText(`entropy, to ln ${view.keys} = ${numberText(Math.log(Math.max(2, view.keys)), 1)} nats`, 0, 0, side);
+  context.restore();
+  context.beginPath();
+  context.rect(left, top - STRIP - 5, side + STRIP + 6, side + STRIP + 5);
+  context.clip();
+  context.globalAlpha = 0.75;
+  // What the first token receives would flatten the rest: it is cut off at the top.
+  const perKey = view.keys / Math.max(1, received.length);
+  const inSight = received.subarray(Math.max(1, Math.floor(firstKey / perKey)), Math.ceil(lastKey / perKey));
+  const greatest = inSight.reduce((a, b) => Math.max(a, b), 0) || 1;
+  for (let bin = Math.floor(firstKey / perKey); bin < received.length && bin * perKey < lastKey; bin++) {
+    const height = STRIP * Math.min(1, Math.sqrt(received[bin] / greatest));
+    bar(context, window.xOf(bin * perKey), top - 4 - height, perKey * window.columnWidth, height, "x");
+  }
+  const most = Math.log(Math.max(2, view.keys));
+  const perQuery = view.queries / Math.max(1, entropy.length);
+  for (let bin = Math.floor(firstQuery / perQuery); bin < entropy.length && bin * perQuery < lastQuery; bin++) {
+    bar(context, left + side + 4, window.yOf(bin * perQuery), (STRIP * entropy[bin]) / most, perQuery * window.rowHeight, "y");
+  }
+  context.restore();
+}
+
+// A bar with a hair's gap to its neighbour where there is room for one.
+function bar(context, x, y, width, height, along) {
+  const gap = (along === "x" ? width : height) > 4 ? 1 : 0;
+  context.fillRect(x, y, along === "x" ? Math.max(0.6, width - gap) : width, along === "y" ? Math.max(0.6, height - gap) : height);
+}
+
+function short(token) {
+  const text = visible(token).trim() || visible(token);
+  return text.length > 12 ? `${text.slice(0, 11)}…` : text;
+}
+
+function roundStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least) ?? 10 * power;
+}

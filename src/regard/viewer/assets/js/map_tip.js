@@ -1,0 +1,37 @@
+// What a point of the map says when the pointer rests on it.
+
+import { allowedPairs, columnOf, rowOf } from "./cells.js";
+import { element, tokenElement } from "./dom.js";
+import { isAllowed, keptWeight, keysOfQuery } from "./links.js";
+import { plural, shareText, weightText } from "./numbers.js";
+
+export function tipFor(view, loaded, { query, key }, source) {
+  const pair = element("div", {}, tokenElement(view.tokens[query + view.offset]), ` ${query + view.offset} → `, tokenElement(view.tokens[key]), ` ${key}`);
+  if (source === "keys") return [pair, ...keysTip(view, loaded, query, key)];
+  const row = rowOf(view, query), column = columnOf(view, key);
+  const cell = row * view.mapColumns + column;
+  const value = loaded.values[cell];
+  if (allowedPairs(view, loaded.mask)[cell] === 0) return [pair, element("div", {}, "masked: may not attend")];
+  if (view.exactMap) return [pair, element("div", {}, element("b", { "data-value": value }, weightText(value)), " exact")];
+  const rows = [view.rowEdge(row), view.rowEdge(row + 1) - 1], columns = [view.columnEdge(column), view.columnEdge(column + 1) - 1];
+  const width = columns[1] - columns[0] + 1;
+  return [
+    element("div", {}, `queries ${span(rows, view.offset)} → keys ${span(columns, 0)}`),
+    element("div", {}, element("b", { "data-value": value }, weightText(value)), ` mean of ${plural((rows[1] - rows[0] + 1) * width, "pair")}`),
+    element("div", {}, `${shareText(Math.min(1, value * width))} of a query's attention lies here`),
+  ];
+}
+
+function keysTip(view, { data, head, mask }, query, key) {
+  if (!isAllowed(mask, query, key)) return [element("div", {}, mask.exact ? "masked: may not attend" : "outside the mask's extent")];
+  const weight = keptWeight(view, data, head, query, key);
+  if (weight !== null) return [element("div", {}, element("b", { "data-value": weight }, weightText(weight)), " exact")];
+  const { query: kept, links } = keysOfQuery(view, data, head, query);
+  if (kept !== query) return [element("div", {}, `not sampled; the next query kept is ${kept + view.offset}`)];
+  const least = links.length ? links[links.length - 1].weight : 0;
+  return [element("div", {}, `not among its ${links.length} strongest keys: at most ${weightText(least)}`)];
+}
+
+function span([first, last], offset) {
+  return first === last ? String(first + offset) : `${first + offset}–${last + offset}`;
+}

@@ -1,0 +1,23 @@
+// Numbers in words short enough for a tooltip.
+
+export function weightText(value) {
+  if (value === 0) return "0";
+  if (value < 0.00005) return "< 0.0001";
+  return value < 0.01 ? value.toFixed(4) : value.toFixed(3);
+}
+
+export function shareText(value) {
+  return value === null ? "–" : `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`;
+}
+
+export function numberText(value, digits = 2) {
+  return value === null ? "–" : value.toFixed(digits);
+}
+
+export function countText(value) {
+  return value.toLocaleString("en-US");
+}
+
+export function plural(count, word) {
+  return `${countText(count)} ${word}${count === 1 ? "" : "s"}`;
+}

@@ -1,0 +1,97 @@
+// The text, shaded by what the chosen token attends to, or by who attends to it, with the links drawn over it.
+
+import { drawArcs } from "./arcs.js";
+import { cssColour, readableOn, scaleOf } from "./colour.js";
+import { element, segments, tokenElement } from "./dom.js";
+import { keysOfQuery, readersOfKey } from "./links.js";
+import { createTokenDetail } from "./token_detail.js";
+import { onTheme } from "./theme.js";
+
+const MOST_ARCS = 40;
+
+export function createText(root, view, store) {
+  const chosen = element("h2", { "aria-live": "polite" });
+  const direction = segments("Direction", [["reads", "Reads"], ["readers", "Read by"]], (value) => store.update({ direction: value }));
+  const spans = view.tokens.map((token, at) => tokenSpan(token, at, view.tokens[at + 1] ?? "", store));
+  const words = element("div", { class: setting(view.tokens), role: "listbox", tabindex: "0", "aria-label": "Tokens" }, spans);
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("aria-hidden", "true");
+  const reading = element("div", { class: "reading" }, words, svg);
+  const detail = createTokenDetail(view, store);
+  root.append(element("div", { class: "tools" }, chosen, direction.node), reading, detail.node);
+  let loaded = null, shaded = [], links = [], selected = null;
+
+  function refresh(scroll) {
+    const state = store.get();
+    direction.press(state.direction);
+    chosen.replaceChildren(tokenElement(view.tokens[state.token]), element("span", { class: "soft" }, ` ${state.token}`));
+    for (const span of shaded) span.removeAttribute("style");
+    if (!loaded) return;
+    const { data, head } = loaded;
+    links = state.direction === "reads"
+      ? state.token < view.offset ? [] : keysOfQuery(view, data, head, state.token - view.offset).links
+      : readersOfKey(view, data, head, state.token);
+    detail.show(loaded, links);
+    select(spans[state.token], scroll);
+    const visible = links.filter(({ token }) => !(state.aside && state.direction === "reads" && token === 0));
+    const position = scaleOf(state.scale, visible.length ? visible[0].weight : 0);
+    shaded = visible.filter(({ weight }) => position(weight) > 0).map(({ token, weight }) => {
+      const at = position(weight);
+      spans[token].style.backgroundColor = cssColour(at);
+      spans[token].style.color = readableOn(at);
+      return spans[token];
+    });
+    drawArcs(svg, words, spans[state.token], visible.slice(0, MOST_ARCS).map(({ token, weight }) => [spans[token], weight]));
+  }
+
+  function select(span, scroll) {
+    if (selected) selected.setAttribute("aria-selected", "false");
+    selected = span;
+    span.setAttribute("aria-selected", "true");
+    words.setAttribute("aria-activedescendant", span.id);
+    const top = words.offsetTop + span.offsetTop;
+    if (scroll && (top < reading.scrollTop || top + span.offsetHeight > reading.scrollTop + reading.clientHeight)) {
+      reading.scrollTop = top - 0.6 * reading.clientHeight;
+    }
+  }
+
+  let found = new Set();
+  function markFound(next) {
+    for (const at of found) spans[at].classList.remove("found");
+    found = new Set(next);
+    for (const at of found) spans[at].classList.add("found");
+  }
+
+  new ResizeObserver(() => refresh(false)).observe(words);
+  onTheme(() => refresh(false));
+  store.listen((state, changed) => {
+    if (changed.has("found")) markFound(state.found);
+    if (["token", "direction", "scale", "aside"].some((name) => changed.has(name))) refresh(changed.has("token"));
+  });
+  return {
+    show(next) {
+      const first = !loaded;
+      loaded = next;
+      refresh(first);
+    },
+  };
+}
+
+function tokenSpan(token, at, next, store) {
+  const span = element("span", { id: `token-${at}`, class: token.startsWith("##") ? "continued" : null, role: "option", "aria-selected": "false", title: String(at), onclick: () => store.update({ token: at }) });
+  // A line break keeps its effect, and leaves a sign that can be clicked; a blank token too.
+  // Of several breaks in a row only the last opens a line: blank lines would push the text out of sight.
+  const pieces = token.split(/(\n)/).filter(Boolean);
+  pieces.forEach((piece, i) => {
+    if (piece !== "\n") span.append(piece);
+    else span.append(element("i", { class: "sign" }, "↵"), (pieces[i + 1] ?? next).startsWith("\n") ? "" : "\n");
+  });
+  if (token === "") span.append(element("i", { class: "sign" }, "∅"));
+  return span;
+}
+
+// Tokens that carry their own spaces are set as they are, word pieces with a gap between words; a short text larger.
+function setting(tokens) {
+  const pieces = tokens.some((token) => /^\s|\s$/.test(token)) ? "" : " pieces";
+  return `tokens${pieces}${tokens.length < 60 ? " short" : ""}`;
+}

@@ -1,0 +1,61 @@
+"""How finely a view can be drawn within a number of bytes: the longer the text, the coarser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+
+# Whatever else has to give way, the stored keys of a query stop at this many and then queries are sampled.
+_FEWEST_KEYS = 4
+_SMALLEST_MAP, _LARGEST_MAP = 16, 192
+# The share of the bytes that the exact keys may take before they become coarser; the maps live on the rest.
+_SHARE_OF_KEYS = 0.8
+# A page's bytes for one byte of a view: base64 adds a third, deflate takes off about as much and more
+# (measured: 0.85 for text in a language model, 1.1 for random queries and keys without a mask).
+_PAGE_PER_VIEW_BYTE = 1.1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a view holds of every head.
+
+    `map_rows` x `map_columns` is the pooled map, `sampled_queries` the number of queries whose `kept_keys`
+    strongest keys are kept, `sampled_keys` the number of entries of the profile over keys.
+    """
+
+    map_rows: int
+    map_columns: int
+    sampled_queries: int
+    sampled_keys: int
+    kept_keys: int
+
+
+def plan_view(
+    heads: int, n_queries: int, n_keys: int, top_keys: int, index_width: int, max_bytes: int
+) -> Plan:
+    """The finest plan for `heads` maps of `n_queries` x `n_keys` whose page stays near `max_bytes`."""
+    raw = int(max_bytes / _PAGE_PER_VIEW_BYTE)
+    kept = min(top_keys, n_keys)
+
+    def row_bytes(keys: int) -> int:
+        return keys * (2 + index_width) + 6  # a weight and an index a key; entropy, distance, received
+
+    allowance = int(raw * _SHARE_OF_KEYS)
+    if heads * n_queries * row_bytes(kept) > allowance:
+        kept = min(kept, _FEWEST_KEYS)
+    queries = max(1, min(n_queries, allowance // (heads * row_bytes(kept))))
+    keys = n_keys if queries == n_queries else max(1, min(n_keys, queries))
+    left = max(0, raw - heads * queries * row_bytes(kept))
+    side = min(_LARGEST_MAP, max(_SMALLEST_MAP, isqrt(left // (2 * heads))))
+    return Plan(_cells(n_queries, side), _cells(n_keys, side), queries, keys, kept)
+
+
+def _cells(tokens: int, most: int) -> int:
+    """At most `most` cells for this many tokens, all of one size if a size near the smallest divides."""
+    if tokens <= most:
+        return tokens
+    smallest = -(-tokens // most)
+    for size in range(smallest, smallest + smallest // 7 + 1):
+        if tokens % size == 0:
+            return tokens // size
+    return -(-tokens // smallest)

@@ -1,0 +1,55 @@
+"""The calls that one view can show together: each with weights, all of one shape, over the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from regard.errors import ArgumentError
+from regard.recording import Call
+from regard.weights import AttentionWeights
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One call to show: `heads` maps of `n_queries` x `n_keys`."""
+
+    module: str
+    ordinal: int
+    weights: AttentionWeights
+    heads: int
+    n_queries: int
+    n_keys: int
+
+
+def require_alike(recording: Iterable[Call], tokens: Sequence[str]) -> list[Seen]:
+    """The calls, or an `ArgumentError` that names the first which does not fit."""
+    calls = [_seen(call, place, len(tokens)) for place, call in enumerate(recording)]
+    if not calls:
+        raise ArgumentError("`recording` must hold at least one attention call, got none")
+    first = calls[0]
+    for place, call in enumerate(calls):
+        if call.n_queries != first.n_queries:
+            raise ArgumentError(
+                f"`recording` must hold calls of {first.n_queries} queries, like its first, got "
+                f"{call.n_queries} queries at call {place} ({call.module}): choose the calls of one step"
+            )
+    return calls
+
+
+def _seen(call: Call, place: int, n_tokens: int) -> Seen:
+    name = f"call {place} ({call.module})"
+    if call.weights is None:
+        raise ArgumentError(f"`recording` must have kept its weights, got statistics alone at {name}")
+    shape = tuple(call.weights.shape)
+    if len(shape) != 4 or 0 in shape:
+        raise ArgumentError(
+            f"the weights of {name} must have shape (batch, heads, queries, keys) without 0, got {shape}"
+        )
+    _, heads, n_queries, n_keys = shape
+    if n_keys != n_tokens or n_queries > n_tokens:
+        raise ArgumentError(
+            f"`tokens` must name the {n_keys} keys of {name}, of which the {n_queries} queries are the last, "
+            f"got {n_tokens} tokens"
+        )
+    return Seen(call.module, call.ordinal, call.weights, heads, n_queries, n_keys)

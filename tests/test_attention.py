@@ -1,0 +1,203 @@
+"""Output and logsumexp against float64, within the budget that the formula in low precision sets."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+import mask_cases as cases
+import regard
+from regard import biases, masks
+from regard.testing import (
+    BOUNDARY_SIZES,
+    ENGINES,
+    assert_same_bits,
+    assert_within_budget,
+    make_inputs,
+    textbook_attention,
+)
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+
+MASKS = {
+    "none": None,
+    "causal": masks.causal(),
+    "window": masks.sliding_window(5),
+    "window per head": masks.sliding_window(torch.tensor([1, 7, 30, 200])),
+    "band": masks.band(3, 20),
+    "right padding": masks.padding([9, 0]),
+    "left padding": masks.padding([3, 11], side="left"),
+    "causal, left padding, window": masks.causal()
+    & masks.padding([3, 11], side="left")
+    & masks.sliding_window(6),
+    "prefix": masks.prefix([5, 12]),
+    "streaming": masks.streaming(2, 7),
+    "everything but a band": ~masks.band(2, 2),
+    "random": masks.dense(torch.rand(2, 4, 33, 70, generator=torch.Generator().manual_seed(3)) < 0.3),
+    "nothing": ~masks.band(None, None),
+}
+
+
+def check(inputs, engine, *, mask=None, allowed=None, **extras) -> None:
+    """Compare one call with the textbook, in the inputs' precision and in float64."""
+    out, w = regard.attention(*inputs, mask, return_weights=True, engine=engine, **extras)
+    wide = {n: x.double() if isinstance(x, torch.Tensor) else x for n, x in extras.items()}
+    exact = textbook_attention(*(t.double() for t in inputs), allowed, **wide)
+    same = textbook_attention(*inputs, allowed, **extras)
+    assert out.dtype == inputs.query.dtype
+    assert_within_budget(out, exact.output, same.output)
+    kept = torch.float64 if out.dtype == torch.float64 else torch.float32
+    assert w.logsumexp.dtype == kept
+    as_kept = textbook_attention(*(t.to(kept) for t in inputs), allowed, **extras)
+    assert_within_budget(w.logsumexp, exact.logsumexp, as_kept.logsumexp, what="logsumexp")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", MASKS)
+def test_every_mask_in_every_precision(name: str, dtype: torch.dtype, engine: str) -> None:
+    mask = MASKS[name]
+    allowed = None if mask is None else mask.to_dense(33, 70)
+    check(make_inputs(33, 70, head_dim=24, dtype=dtype), engine, mask=mask, allowed=allowed)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("n_keys", BOUNDARY_SIZES)
+@pytest.mark.parametrize("n_queries", [0, 1, 17, 65, 129, 257])
+def test_boundary_sizes(n_queries: int, n_keys: int, engine: str) -> None:
+    inputs = make_inputs(n_queries, n_keys, batch=(1,), query_heads=2, key_heads=1)
+    check(inputs, engine)
+    mask = masks.causal() & masks.sliding_window(40)
+    check(inputs, engine, mask=mask, allowed=mask.to_dense(n_queries, n_keys))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("n_queries", BOUNDARY_SIZES)
+def test_boundary_sizes_of_the_query(n_queries: int, engine: str) -> None:
+    inputs = make_inputs(n_queries, 33, batch=(1,), query_heads=2, key_heads=1, dtype=torch.bfloat16)
+    check(inputs, engine, mask=masks.causal(), allowed=masks.causal().to_dense(n_queries, 33))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(255, 511), (256, 512), (257, 513), (300, 700)])
+def test_several_tiles(n_queries: int, n_keys: int, engine: str) -> None:
+    inputs = make_inputs(n_queries, n_keys, batch=(1,), query_heads=2, key_heads=2)
+    for mask in (masks.causal(), masks.streaming(3, 70), masks.documents(lengths=[100, 300, 300])):
+        check(inputs, engine, mask=mask, allowed=mask.to_dense(n_queries, n_keys))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("head_dim", [1, 2, 3, 7, 15, 17, 33, 80, 129])
+@pytest.mark.parametrize("value_dim", [1, 5, 64, 131])
+def test_head_dims(head_dim: int, value_dim: int, engine: str) -> None:
+    check(make_inputs(19, 35, head_dim=head_dim, value_dim=value_dim), engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("scale", [0.0, 1.0, -0.3, 2.5])
+def test_scale(scale: float, engine: str) -> None:
+    check(make_inputs(19, 35), engine, scale=scale)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_softcap_then_bias_then_mask_then_sink(dtype: torch.dtype, engine: str) -> None:
+    inputs = make_inputs(33, 70, dtype=dtype, spread=6.0)
+    generator = torch.Generator().manual_seed(5)
+    bias = torch.randn(2, 4, 33, 70, generator=generator).to(dtype)
+    sink_logits = torch.randn(4, generator=generator).to(dtype)
+    mask = masks.causal() & masks.padding([30, 60])
+    check(
+        inputs,
+        engine,
+        mask=mask,
+        allowed=mask.to_dense(33, 70),
+        softcap=3.0,
+        bias=bias,
+        sink_logits=sink_logits,
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("spread", [1e-6, 1.0, 30.0, 300.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_flat_and_peaked_rows(spread: float, dtype: torch.dtype, engine: str) -> None:
+    check(make_inputs(33, 150, dtype=dtype, spread=spread), engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("shift", [-200.0, -90.0, 88.0, 3e4])
+def test_a_common_shift_of_the_logits_changes_nothing(shift: float, engine: str) -> None:
+    inputs = make_inputs(33, 70, dtype=torch.float64)
+    plain, w = regard.attention(*inputs, return_weights=True, engine=engine)
+    bias = torch.full((33, 70), shift, dtype=torch.float64)
+    shifted, w_shifted = regard.attention(*inputs, bias=bias, return_weights=True, engine=engine)
+    torch.testing.assert_close(shifted, plain, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(w_shifted.logsumexp, w.logsumexp + shift, rtol=1e-12, atol=1e-10)
+    narrow = make_inputs(33, 70)
+    check(narrow, engine, bias=bias.float())
+
+
+@pytest.mark.parametrize("engine", ["tiled"])
+def test_scores_beyond_the_range_of_float16(engine: str) -> None:
+    _, _, v = make_inputs(9, 20, dtype=torch.float16)
+    q, k = torch.full((2, 4, 9, 8), 100.0).half(), torch.full((2, 2, 20, 8), 100.0).half()  # scores of 80,000
+    out, w = regard.attention(q, k, v, scale=1.0, return_weights=True, engine=engine)
+    mean = v.float().mean(-2, keepdim=True).repeat_interleave(2, 1).expand(2, 4, 9, 8)
+    torch.testing.assert_close(out.float(), mean, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(w.max_logit(), torch.full((2, 4, 9), 80_000.0))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rising_logits_rescale_what_was_summed_before(engine: str) -> None:
+    inputs = make_inputs(5, 600, batch=(1,), query_heads=1, key_heads=1)
+    bias = torch.linspace(0, 500, 600).expand(5, 600)
+    check(inputs, engine, bias=bias)
+    check(inputs, engine, bias=bias.flip(-1))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_auto_and_named_engines_agree(engine: str) -> None:
+    inputs = make_inputs(33, 70, dtype=torch.float64)
+    out = regard.attention(*inputs, masks.causal(), engine="auto")
+    torch.testing.assert_close(out, regard.attention(*inputs, masks.causal(), engine=engine))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=60)
+@given(placed=cases.placed_cases())
+def test_random_combinations_of_masks(placed: tuple[cases.Case, cases.Geometry], engine: str) -> None:
+    case, at = placed
+    inputs = make_inputs(at.n_queries, at.n_keys, query_heads=2, key_heads=1, dtype=torch.float64)
+    where = {"query_start": at.query_start, "key_start": at.key_start}
+    out, w = regard.attention(*inputs, case.mask, return_weights=True, engine=engine, **where)
+    exact = textbook_attention(*inputs, cases.tabulate(case.sees, at))
+    torch.testing.assert_close(out, exact.output)
+    torch.testing.assert_close(w.logsumexp, exact.logsumexp)
+    torch.testing.assert_close(w.to_dense(), exact.weights)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_keys_and_without_queries(engine: str) -> None:
+    q, k, v = make_inputs(3, 0)
+    out, w = regard.attention(q, k, v, return_weights=True, engine=engine)
+    assert_same_bits(out, torch.zeros(2, 4, 3, 8))
+    assert_same_bits(w.logsumexp, torch.full((2, 4, 3), -math.inf))
+    q, k, v = make_inputs(0, 3)
+    assert regard.attention(q, k, v, engine=engine).shape == (2, 4, 0, 8)
+
+
+def test_alibi_and_a_table_as_biases_in_every_precision() -> None:
+    distance = torch.arange(70)[None] - (37 + torch.arange(33)[:, None])
+    slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625])
+    table = torch.randn(4, 21, generator=torch.Generator().manual_seed(1))
+    for dtype in DTYPES:
+        inputs = make_inputs(33, 70, dtype=dtype)
+        for bias, written in [
+            (biases.alibi(slopes), -slopes[:, None, None] * distance.abs()),
+            (biases.relative(table), table[:, distance.clamp(-10, 10) + 10]),
+        ]:
+            out = regard.attention(*inputs, bias=bias)
+            exact = textbook_attention(*(t.double() for t in inputs), bias=written.double())
+            assert_within_budget(out, exact.output, textbook_attention(*inputs, bias=written).output)

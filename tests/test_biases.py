@@ -1,0 +1,156 @@
+"""Biases against their formulas: ALiBi, a table by distance, a dense tensor; at any positions."""
+
+import math
+
+import pytest
+import torch
+
+import regard
+from regard import biases, masks
+from regard.testing import ENGINES, assert_same_bits, make_inputs, textbook_attention
+
+STARTS = [(None, 0), (0, 0), (11, 0), (-4, 0), (6, 3), (None, 50)]
+
+
+def distances(n_queries: int, n_keys: int, query_start: int | None, key_start: int) -> torch.Tensor:
+    """j − p for every entry, by plain arithmetic."""
+    first = key_start + n_keys - n_queries if query_start is None else query_start
+    return torch.tensor(
+        [[(key_start + c) - (first + r) for c in range(n_keys)] for r in range(n_queries)],
+        dtype=torch.float64,
+    ).view(n_queries, n_keys)
+
+
+def check(bias, written: torch.Tensor, engine: str, query_start=None, key_start: int = 0) -> None:
+    inputs = make_inputs(5, 9, dtype=torch.float64)
+    where = {"query_start": query_start, "key_start": key_start}
+    out, w = regard.attention(*inputs, bias=bias, return_weights=True, engine=engine, **where)
+    exact = textbook_attention(*inputs, bias=written)
+    torch.testing.assert_close(out, exact.output)
+    torch.testing.assert_close(w.to_dense(), exact.weights)
+    torch.testing.assert_close(w.logits(...), exact.logits)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("query_start", "key_start"), STARTS)
+def test_alibi(query_start, key_start, engine) -> None:
+    slopes = torch.tensor([0.5, 0.1, 0.0, 2.0], dtype=torch.float64)
+    written = -slopes[:, None, None] * distances(5, 9, query_start, key_start).abs()
+    check(biases.alibi(slopes), written, engine, query_start, key_start)
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "slopes"),
+    [
+        (1, [2.0**-8]),
+        (4, [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]),
+        (8, [2.0**-power for power in range(1, 9)]),
+        (16, [2.0 ** -(power / 2) for power in range(1, 17)]),
+        # Press et al.: the slopes of the power of two below, then every other one of the power of two above.
+        (6, [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]),
+        (12, [2.0**-power for power in range(1, 9)] + [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5]),
+    ],
+)
+def test_alibi_by_the_number_of_heads(num_heads: int, slopes: list[float]) -> None:
+    inputs = make_inputs(5, 9, query_heads=num_heads, key_heads=1, dtype=torch.float64)
+    written = -torch.tensor(slopes, dtype=torch.float64)[:, None, None] * distances(5, 9, None, 0).abs()
+    out = regard.attention(*inputs, bias=biases.alibi(num_heads))
+    torch.testing.assert_close(out, textbook_attention(*inputs, bias=written).output, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("query_start", "key_start"), STARTS)
+@pytest.mark.parametrize("reach", [0, 1, 3, 40])
+def test_relative_table(reach: int, query_start, key_start, engine) -> None:
+    table = torch.randn(4, 2 * reach + 1, dtype=torch.float64)
+    distance = distances(5, 9, query_start, key_start).long()
+    written = table[:, distance.clamp(-reach, reach) + reach]
+    check(biases.relative(table), written, engine, query_start, key_start)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("shape", [(5, 9), (1, 1, 5, 9), (2, 1, 5, 9), (1, 4, 5, 9), (2, 4, 5, 9)])
+def test_dense(shape: tuple[int, ...], engine: str) -> None:
+    written = torch.randn(shape, dtype=torch.float64)
+    check(biases.dense(written), written, engine)
+    check(written, written, engine)
+    strided = written.mT.contiguous().mT
+    check(biases.dense(strided), written, engine)
+
+
+def test_positions_per_batch_item() -> None:
+    slopes = torch.tensor([0.5, 0.1, 0.0, 2.0], dtype=torch.float64)
+    table = torch.randn(4, 7, dtype=torch.float64)
+    inputs = make_inputs(5, 9, dtype=torch.float64)
+    query_start, key_start = torch.tensor([4, 20]), torch.tensor([0, 12])
+    for bias in (biases.alibi(slopes), biases.relative(table)):
+        out = regard.attention(
+            *inputs, masks.causal(), bias=bias, query_start=query_start, key_start=key_start
+        )
+        for item in range(2):
+            alone = regard.attention(
+                *(t[item : item + 1] for t in inputs),
+                masks.causal(),
+                bias=bias,
+                query_start=int(query_start[item]),
+                key_start=int(key_start[item]),
+            )
+            torch.testing.assert_close(out[item : item + 1], alone)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_bias_of_minus_infinity_excludes_as_a_mask_does(engine: str) -> None:
+    inputs = make_inputs(5, 9, dtype=torch.float64)
+    allowed = torch.rand(5, 9) < 0.5
+    allowed[3] = False
+    bias = torch.zeros(5, 9, dtype=torch.float64).masked_fill(~allowed, -math.inf)
+    out, w = regard.attention(*inputs, bias=bias, return_weights=True, engine=engine)
+    masked, w_masked = regard.attention(*inputs, allowed, return_weights=True, engine=engine)
+    torch.testing.assert_close(out, masked)
+    assert not out[..., 3, :].any()
+    assert (w.logsumexp[..., 3] == -math.inf).all()
+    torch.testing.assert_close(w.to_dense(), w_masked.to_dense())
+    assert_same_bits(w.top_keys(9)[1], w_masked.top_keys(9)[1])
+    torch.testing.assert_close(w.entropy(), w_masked.entropy())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_minus_infinity_has_finite_gradients(engine: str) -> None:
+    inputs = make_inputs(5, 9, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(5, 9, dtype=torch.float64)
+    bias[:, 4:], bias[3] = -math.inf, -math.inf
+    allowed = bias == 0
+    ours = torch.autograd.grad(regard.attention(*inputs, bias=bias, engine=engine).square().sum(), inputs)
+    true = torch.autograd.grad(textbook_attention(*inputs, allowed).output.square().sum(), inputs)
+    for our, expected in zip(ours, true, strict=True):
+        torch.testing.assert_close(our, expected)
+
+
+@pytest.mark.parametrize(
+    ("bias", "named"),
+    [
+        (torch.zeros(4, 5, 9), r"bias"),
+        (torch.zeros(5, 8), r"\(5, 8\)"),
+        (torch.zeros(3, 4, 5, 9), r"\(3, 4, 5, 9\)"),
+        (torch.zeros(5, 9, dtype=torch.bool), r"mask"),
+        (torch.zeros(5, 9, dtype=torch.int64), r"bias"),
+        (0.5, r"bias"),
+    ],
+)
+def test_a_wrong_bias_is_refused(bias, named: str) -> None:
+    with pytest.raises(regard.errors.RegardError, match=named):
+        regard.attention(*make_inputs(5, 9), bias=bias)
+
+
+def test_wrong_tables_and_slopes_are_refused() -> None:
+    inputs = make_inputs(5, 9)
+    for make in (
+        lambda: biases.relative(torch.zeros(4, 6)),
+        lambda: biases.relative(torch.zeros(7)),
+        lambda: biases.relative(torch.zeros(3, 7)),
+        lambda: biases.alibi(3),
+        lambda: biases.alibi(torch.zeros(3)),
+        lambda: biases.alibi(0),
+    ):
+        with pytest.raises(regard.errors.RegardError):
+            regard.attention(*inputs, bias=make())

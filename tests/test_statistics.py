@@ -1,0 +1,284 @@
+"""Each statistic equals the same question asked of the dense matrix, alone and all in one pass."""
+
+import math
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import dense_statistics as of_dense
+import regard
+from regard import biases, masks
+from regard.testing import ENGINES, assert_same_bits, make_inputs, textbook_attention
+
+everywhere = pytest.mark.parametrize("engine", ENGINES)
+N, M = 70, 150
+KEYS = torch.rand(M, generator=torch.Generator().manual_seed(6)) < 0.2
+BIAS = torch.randn(1, 4, N, M, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+
+PROBLEMS = {
+    "plain": {},
+    "causal": {"mask": masks.causal()},
+    "right padding, one item all padded": {"mask": masks.padding([90, 0])},
+    "left padding and window": {"mask": masks.padding([30, 110], side="left") & masks.sliding_window(40)},
+    "streaming": {"mask": masks.streaming(4, 20)},
+    "per head": {"mask": masks.sliding_window(torch.tensor([1, 5, 60, 400]))},
+    "random, with empty rows": {
+        "mask": masks.dense(
+            (torch.rand(N, M, generator=torch.Generator().manual_seed(2)) < 0.2)
+            & (torch.arange(N) % 9 != 4)[:, None]
+        )
+    },
+    "sinks": {
+        "mask": masks.causal(),
+        "sink_logits": torch.tensor([0.0, 3.0, -5.0, 40.0], dtype=torch.float64),
+    },
+    "sinks over empty rows": {
+        "mask": masks.padding([0, 9]),
+        "sink_logits": torch.zeros(4, dtype=torch.float64),
+    },
+    "softcap and bias": {"mask": masks.causal(), "softcap": 1.5, "bias": BIAS},
+    "alibi, from position 500": {"mask": masks.causal(), "bias": biases.alibi(4), "query_start": 500},
+    "keys after queries": {"query_start": 3, "key_start": 40},
+}
+
+
+class Answers:
+    """One problem, its weights, and its dense matrix."""
+
+    def __init__(self, name: str, engine: str, *, nan_row: int | None = None, dtype=torch.float64) -> None:
+        self.inputs = make_inputs(N, M, dtype=dtype, spread=2.0)
+        if nan_row is not None:
+            self.inputs.query[..., nan_row, :] = math.nan
+        problem = PROBLEMS[name]
+        self.out, self.w = regard.attention(*self.inputs, **problem, return_weights=True, engine=engine)
+        self.first = problem.get("query_start", problem.get("key_start", 0) + M - N)
+        self.key_start = problem.get("key_start", 0)
+        mask = problem.get("mask")
+        self.allowed = torch.ones(N, M, dtype=torch.bool)
+        if mask is not None:
+            self.allowed = mask.to_dense(N, M, query_start=self.first, key_start=self.key_start)
+        bias = problem.get("bias")
+        self.query_positions = torch.arange(self.first, self.first + N)
+        self.key_positions = torch.arange(self.key_start, self.key_start + M)
+        if bias is not None and not isinstance(bias, torch.Tensor):
+            slopes = torch.tensor([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8], dtype=torch.float64)
+            away = (self.query_positions[:, None] - self.key_positions[None]).abs()
+            bias = -slopes[:, None, None] * away
+        extras = {n: problem[n] for n in ("softcap", "sink_logits") if n in problem}
+        self.dense = textbook_attention(*self.inputs, self.allowed, bias=bias, **extras)
+
+    @property
+    def expected(self) -> dict[str, torch.Tensor]:
+        p = self.dense.weights
+        return {
+            "entropy": of_dense.entropy(p),
+            "max_weight": of_dense.max_weight(p),
+            "max_logit": of_dense.max_logit(self.dense.logits),
+            "distance": of_dense.distance(p, self.query_positions, self.key_positions),
+            "received": of_dense.received(p),
+            "diagonals": of_dense.diagonals(p),
+            "pooled": of_dense.pooled(p, 7, 11),
+            "mass": of_dense.mass(p, KEYS),
+        }
+
+    def ask(self, name: str) -> torch.Tensor:
+        arguments = {"pooled": (7, 11), "mass": (KEYS,)}
+        return getattr(self.w, name)(*arguments.get(name, ()))
+
+
+@everywhere
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_one_by_one(name: str, engine: str) -> None:
+    answers = Answers(name, engine)
+    for question, expected in answers.expected.items():
+        torch.testing.assert_close(answers.ask(question), expected, msg=lambda m, q=question: f"{q}: {m}")
+    torch.testing.assert_close(answers.w.logsumexp, answers.dense.logsumexp)
+
+
+@everywhere
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_all_in_one_pass(name: str, engine: str) -> None:
+    answers = Answers(name, engine)
+    plain = ("entropy", "max_weight", "max_logit", "distance", "received", "diagonals")
+    asked = answers.w.statistics(*plain, pooled=(7, 11), mass=KEYS, top_keys=8)
+    assert set(asked) == {*plain, "pooled", "mass", "top_keys"}
+    for question, expected in answers.expected.items():
+        torch.testing.assert_close(asked[question], expected, msg=lambda m, q=question: f"{q}: {m}")
+    weights, indices = of_dense.top_keys(answers.dense.weights, answers.dense.logits, 8)
+    torch.testing.assert_close(asked["top_keys"][0], weights)
+    assert_same_bits(asked["top_keys"][1], indices)
+
+
+@everywhere
+@pytest.mark.parametrize("name", ["plain", "streaming", "random, with empty rows", "sinks"])
+def test_a_nan_query_row(name: str, engine: str) -> None:
+    answers = Answers(name, engine, nan_row=20)
+    for question, expected in answers.expected.items():
+        torch.testing.assert_close(
+            answers.ask(question), expected, equal_nan=True, msg=lambda m, q=question: f"{q}: {m}"
+        )
+    torch.testing.assert_close(answers.w.to_dense(), answers.dense.weights, equal_nan=True)
+    others = torch.arange(N) != 20
+    torch.testing.assert_close(answers.w.received(others), of_dense.received(answers.dense.weights, others))
+
+
+@everywhere
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_low_precision_inputs_are_answered_in_float32(dtype: torch.dtype, engine: str) -> None:
+    inputs = make_inputs(N, M, dtype=dtype)
+    _, w = regard.attention(*inputs, masks.causal(), return_weights=True, engine=engine)
+    exact = textbook_attention(*(t.double() for t in inputs), masks.causal().to_dense(N, M))
+    for ours, expected in [
+        (w.to_dense(), exact.weights),
+        (w.entropy(), of_dense.entropy(exact.weights)),
+        (w.received(), of_dense.received(exact.weights)),
+        (w.max_logit(), of_dense.max_logit(exact.logits)),
+        (w.diagonals(), of_dense.diagonals(exact.weights)),
+    ]:
+        torch.testing.assert_close(ours, expected.float(), rtol=2e-5, atol=2e-6)
+
+
+@everywhere
+@pytest.mark.parametrize("k", [1, 3, 40, 150, 200])
+@pytest.mark.parametrize("name", ["plain", "streaming", "random, with empty rows", "sinks over empty rows"])
+def test_top_keys(name: str, k: int, engine: str) -> None:
+    answers = Answers(name, engine)
+    weights, indices = answers.w.top_keys(k)
+    expected_weights, expected = of_dense.top_keys(answers.dense.weights, answers.dense.logits, k)
+    torch.testing.assert_close(weights, expected_weights)
+    assert_same_bits(indices, expected)
+
+
+@everywhere
+def test_ties_go_to_the_lower_index(engine: str) -> None:
+    q, k, v = torch.ones(3, 4), torch.ones(600, 4), torch.ones(600, 4)
+    k[7], k[500] = 2.0, 2.0
+    _, w = regard.attention(
+        q, k, v, masks.band(None, None) & ~masks.sinks(1), return_weights=True, engine=engine
+    )
+    assert w.top_keys(6)[1].tolist() == [[7, 500, 1, 2, 3, 4]] * 3
+
+
+@everywhere
+def test_top_keys_are_ranked_by_logit_where_weights_underflow(engine: str) -> None:
+    q, v = torch.ones(1, 1), torch.ones(5, 1)
+    k = torch.tensor([[-500.0], [0.0], [-300.0], [-400.0], [-600.0]])
+    _, w = regard.attention(q, k, v, return_weights=True, engine=engine)
+    assert w.top_keys(5)[1].tolist() == [[1, 2, 3, 0, 4]]
+
+
+ROWS = {
+    "all": slice(None),
+    "slice": slice(5, 40),
+    "strided slice": slice(3, None, 7),
+    "from the end": slice(-10, None),
+    "none": slice(0, 0),
+    "list": [0, 3, 69],
+    "negative": [-1, -70],
+    "tensor": torch.tensor([2, 9, 33]),
+    "bool": torch.rand(N, generator=torch.Generator().manual_seed(4)) < 0.3,
+}
+
+
+@everywhere
+@pytest.mark.parametrize("which", ROWS)
+@pytest.mark.parametrize(
+    "name", ["plain", "streaming", "random, with empty rows", "right padding, one item all padded"]
+)
+def test_received_from_chosen_queries(name: str, which: str, engine: str) -> None:
+    answers, queries = Answers(name, engine), ROWS[which]
+    torch.testing.assert_close(answers.w.received(queries), of_dense.received(answers.dense.weights, queries))
+    torch.testing.assert_close(
+        answers.w.received(queries, mean=True),
+        of_dense.mean_received(answers.dense.weights, answers.allowed, queries),
+    )
+
+
+@everywhere
+@pytest.mark.parametrize(
+    "keys",
+    [slice(0, 1), slice(100, None), slice(None), slice(9, 9), [0], [3, -1], torch.tensor([5, 149]), KEYS],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["plain", "streaming", "sinks"])
+def test_mass_on_chosen_keys(name: str, keys, engine: str) -> None:
+    answers = Answers(name, engine)
+    torch.testing.assert_close(answers.w.mass(keys), of_dense.mass(answers.dense.weights, keys))
+
+
+@everywhere
+@pytest.mark.parametrize("shape", [(1, 1), (1, 150), (70, 1), (70, 150), (64, 64), (33, 149), (80, 200)])
+@pytest.mark.parametrize("name", ["plain", "streaming"])
+def test_pooled_at_any_resolution(name: str, shape: tuple[int, int], engine: str) -> None:
+    answers = Answers(name, engine)
+    torch.testing.assert_close(answers.w.pooled(*shape), of_dense.pooled(answers.dense.weights, *shape))
+
+
+@everywhere
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (1, 9), (9, 1), (65, 257), (300, 129), (300, 600)])
+def test_sizes(n_queries: int, n_keys: int, engine: str) -> None:
+    inputs = make_inputs(n_queries, n_keys, dtype=torch.float64, batch=(1,), query_heads=2, key_heads=1)
+    mask = masks.causal()
+    _, w = regard.attention(*inputs, mask, return_weights=True, engine=engine)
+    exact = textbook_attention(*inputs, mask.to_dense(n_queries, n_keys))
+    asked = w.statistics("diagonals", "received", "entropy", "max_weight", pooled=(5, 3), top_keys=4)
+    torch.testing.assert_close(asked["diagonals"], of_dense.diagonals(exact.weights))
+    torch.testing.assert_close(asked["received"], of_dense.received(exact.weights))
+    torch.testing.assert_close(asked["entropy"], of_dense.entropy(exact.weights))
+    torch.testing.assert_close(asked["max_weight"], of_dense.max_weight(exact.weights))
+    torch.testing.assert_close(asked["pooled"], of_dense.pooled(exact.weights, 5, 3))
+    assert_same_bits(asked["top_keys"][1], of_dense.top_keys(exact.weights, exact.logits, 4)[1])
+
+
+@everywhere
+def test_the_sum_of_what_is_received_is_the_number_of_live_rows(engine: str) -> None:
+    for name in ("causal", "right padding, one item all padded", "random, with empty rows"):
+        answers = Answers(name, engine)
+        live = answers.allowed.any(-1).expand(2, 4, N).sum(-1).double()
+        torch.testing.assert_close(answers.w.received().sum(-1), live)
+        torch.testing.assert_close(answers.w.diagonals().sum(-1), live)
+        torch.testing.assert_close(answers.w.mass(slice(None)).sum(-1), live)
+        torch.testing.assert_close(answers.w.pooled(1, 1).flatten(-3).view(2, 4) * N * M, live)
+
+
+def test_rows_that_are_certain_and_rows_that_are_not() -> None:
+    q, k = torch.tensor([[0.0], [1000.0]]), torch.tensor([[0.0], [1.0], [-1.0], [0.5]])
+    _, w = regard.attention(q, k, k, scale=1.0, return_weights=True)
+    torch.testing.assert_close(w.entropy(), torch.tensor([math.log(4), 0.0]))
+    assert (w.entropy() >= 0).all()
+    torch.testing.assert_close(w.max_weight(), torch.tensor([0.25, 1.0]))
+    assert_same_bits(w.max_logit(), torch.tensor([0.0, 1000.0]))
+
+
+def test_many_questions_cost_one_pass() -> None:
+    """Counted in multiplications of the products of matrices, whatever the clock says."""
+    _, w = regard.attention(*make_inputs(300, 400), masks.causal(), return_weights=True, engine="tiled")
+
+    def cost(*questions, **with_arguments) -> int:
+        with FlopCounterMode(display=False) as counter:
+            w.statistics(*questions, **with_arguments)
+        return counter.get_total_flops()
+
+    alone = cost("received")
+    assert alone > 0
+    together = cost(
+        "entropy", "received", "max_logit", "max_weight", "distance", top_keys=8, mass=slice(0, 4)
+    )
+    assert together <= 1.2 * alone
+
+
+def test_questions_that_do_not_exist_or_do_not_fit_are_refused() -> None:
+    _, w = regard.attention(*make_inputs(9, 20), return_weights=True)
+    for ask, named in [
+        (lambda: w.statistics("entropi"), r"entropy.*got.*entropi"),
+        (lambda: w.top_keys(-1), r"-1"),
+        (lambda: w.top_keys(2.5), r"2\.5"),
+        (lambda: w.pooled(0, 4), r"0"),
+        (lambda: w.mass(torch.ones(7, dtype=torch.bool)), r"7"),
+        (lambda: w.received(torch.ones(7, dtype=torch.bool)), r"7"),
+        (lambda: w.mass([20]), r"20"),
+        (lambda: w.received([9]), r"9"),
+    ]:
+        with pytest.raises((regard.errors.RegardError, IndexError), match=named):
+            ask()
