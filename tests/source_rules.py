@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 # Each module may import those of the stages before its own, and its neighbours as long as no circle arises.
@@ -14,6 +14,7 @@ STAGES = (
     {"intervals", "indexing", "versions", "dropout", "diagonals", "products"},
     {"masks", "biases"},
     {"problem"},
+    {"precision"},
     {"scores", "ranking", "reference", "online_softmax", "statistics"},
     {"engines"},
     {"attention", "torch_drop_in", "weights", "weights_html"},
@@ -46,18 +47,17 @@ def module_name(file: Path, package: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported_names(file: Path, package: Path, *, module_level_only: bool = False) -> Iterator[str]:
+def imported_names(file: Path, package: Path, *, inside_functions: bool, for_typing: bool) -> Iterator[str]:
     """Absolute names of everything that a file imports, `from a import b` giving `a.b`.
 
-    With `module_level_only`, only what importing the file itself would import: not inside functions, and not
-    under `if TYPE_CHECKING`.
+    With or without what stands inside functions, and what stands under `if TYPE_CHECKING`.
     """
     name = module_name(file, package)
     # The package that a relative import of this file starts from.
     here = ["regard", *name.split(".")] if name else ["regard"]
     if file.name != "__init__.py":
         here = here[:-1]
-    for node in statements(ast.parse(file.read_text("utf-8")), module_level_only):
+    for node in statements(ast.parse(file.read_text("utf-8"), file), inside_functions, for_typing):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -66,24 +66,23 @@ def imported_names(file: Path, package: Path, *, module_level_only: bool = False
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def statements(node: ast.AST, module_level_only: bool) -> Iterator[ast.AST]:
-    """Every node of a syntax tree, or those alone that run when the module is imported."""
+def statements(node: ast.AST, inside_functions: bool, for_typing: bool) -> Iterator[ast.AST]:
+    """Every node of a syntax tree that is not in a place left out."""
     for child in ast.iter_child_nodes(node):
-        if module_level_only:
-            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                continue
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-                continue
+        if not inside_functions and isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if not for_typing and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
         yield child
-        yield from statements(child, module_level_only)
+        yield from statements(child, inside_functions, for_typing)
 
 
-def module_imports(package: Path) -> dict[str, set[str]]:
-    """The modules of the package that each of its modules imports, wherever the import stands."""
+def module_imports(package: Path, *, for_typing: bool = True) -> dict[str, set[str]]:
+    """The modules of the package that each of its modules imports, inside functions too."""
     names = {module_name(file, package): file for file in python_files(package)}
     imports: dict[str, set[str]] = {name: set() for name in names}
     for name, file in names.items():
-        for target in imported_names(file, package):
+        for target in imported_names(file, package, inside_functions=True, for_typing=for_typing):
             if target != "regard" and not target.startswith("regard."):
                 continue
             inner = target.removeprefix("regard").removeprefix(".")
@@ -99,10 +98,8 @@ def one_way_faults(package: Path) -> list[str]:
     """Every import that points the wrong way, as a sentence."""
     faults = []
     imports = module_imports(package)
-    tops: dict[str, set[str]] = {}
     for name, targets in sorted(imports.items()):
         top = name.partition(".")[0]
-        tops.setdefault(top, set()).update(target.partition(".")[0] for target in targets)
         if top in TOPMOST:
             continue
         if top not in STAGE_OF:
@@ -117,6 +114,10 @@ def one_way_faults(package: Path) -> list[str]:
                 faults.append(f"{name} imports {target}, which comes after it")
             elif engine_of(name) and engine_of(target) not in {None, engine_of(name)}:
                 faults.append(f"{name} imports {target}, another engine")
+    # Among neighbours, a name that only annotations use makes no circle.
+    tops: dict[str, set[str]] = {}
+    for name, targets in module_imports(package, for_typing=False).items():
+        tops.setdefault(name.partition(".")[0], set()).update(target.partition(".")[0] for target in targets)
     return faults + [f"a circle: {' -> '.join(circle)}" for circle in circles(tops)]
 
 
@@ -151,20 +152,23 @@ def library_faults(package: Path) -> list[str]:
     for file in python_files(package):
         name = module_name(file, package)
         top = name.partition(".")[0]
-        at_import = {
-            target.partition(".")[0] for target in imported_names(file, package, module_level_only=True)
-        }
-        anywhere = {target.partition(".")[0] for target in imported_names(file, package)}
+        when_imported = imported_names(file, package, inside_functions=False, for_typing=False)
         if top in CORE | TOPMOST:
-            foreign = at_import - set(sys.stdlib_module_names) - {"torch", "regard"}
+            foreign = libraries(when_imported) - sys.stdlib_module_names - {"torch", "regard"}
             faults += [f"{name or 'regard'} imports {library} when imported" for library in sorted(foreign)]
         if top == "viewer":
+            ever = set(imported_names(file, package, inside_functions=True, for_typing=True))
             faults += [
-                f"{name} imports {library}, a model library" for library in sorted(anywhere & MODEL_LIBRARIES)
+                f"{name} imports {one}, a model library" for one in sorted(libraries(ever) & MODEL_LIBRARIES)
             ]
-            if any(target.startswith("regard.models") for target in imported_names(file, package)):
+            if any(target.startswith("regard.models") for target in ever):
                 faults.append(f"{name} imports regard.models, which loads models")
     return faults
+
+
+def libraries(names: Iterable[str]) -> set[str]:
+    """The libraries that imported names belong to."""
+    return {name.partition(".")[0] for name in names}
 
 
 def purpose_fault(file: Path) -> str | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 from pathlib import Path
 
 import pytest
 
+from example_world import example_complaints
 from page_rules import (
     DOCTEST,
     ROOT,
@@ -55,8 +54,7 @@ def test_the_examples_of_a_module_are_true(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    outcome = doctest.testmod(importlib.import_module(name), optionflags=DOCTEST)
-    assert outcome.failed == 0
+    assert example_complaints(name, tmp_path, DOCTEST) == ""
 
 
 def test_everything_public_has_a_docstring() -> None:

@@ -67,7 +67,9 @@ def test_rows_survive_a_file_to_the_bit(tmp_path, mask, dtype):
 def test_everything_else_survives_too(tmp_path):
     query, key = tensors()
     bias = torch.randn(1, HEADS, QUERIES, QUERIES)
-    placed = attention_weights(query, key, masks.sliding_window(4), query_start=torch.tensor([3, 4]), key_start=2)
+    placed = attention_weights(
+        query, key, masks.sliding_window(4), query_start=torch.tensor([3, 4]), key_start=2
+    )
     biased = attention_weights(query, key, bias=bias, scale=0.3)
     answers = biased.statistics("entropy", top_keys=3)
     calls = [
@@ -89,7 +91,9 @@ def test_everything_else_survives_too(tmp_path):
     assert all(map(torch.equal, loaded[2].statistics["top_keys"], answers["top_keys"]))
 
 
-@pytest.mark.parametrize("shape", [(5, WIDTH), (HEADS, 5, WIDTH), (2, 3, HEADS, 5, WIDTH), (0, HEADS, 5, WIDTH)])
+@pytest.mark.parametrize(
+    "shape", [(5, WIDTH), (HEADS, 5, WIDTH), (2, 3, HEADS, 5, WIDTH), (0, HEADS, 5, WIDTH)]
+)
 def test_any_number_of_dimensions_survives(tmp_path, shape):
     query, key = torch.randn(shape), torch.randn(shape)
     weights = attention_weights(query, key)
@@ -127,7 +131,11 @@ def test_a_generation_survives_a_file_with_its_keys_once(tmp_path):
     recording, _ = generation()
     loaded = saved_and_loaded(recording, tmp_path / "seen")
     assert_same_rows(loaded.joined("layers.0"), recording.joined("layers.0"))
-    keys = [tensor for tensor in load_file(tmp_path / "seen").values() if tensor.shape == (1, KEY_HEADS, 11, WIDTH)]
+    keys = [
+        tensor
+        for tensor in load_file(tmp_path / "seen").values()
+        if tensor.shape == (1, KEY_HEADS, 11, WIDTH)
+    ]
     assert len(keys) == 1
 
 
@@ -146,14 +154,19 @@ def test_masks_and_biases_join():
         span = growing.add(key[..., :stop, :], start)
         part = masks.dense(mask[..., first:stop, :stop])
         weights = attention_weights(
-            query[..., first:stop, :], span.tensor(), part, bias=bias[..., first:stop, :stop].clone() if step else None
+            query[..., first:stop, :],
+            span.tensor(),
+            part,
+            bias=bias[..., first:stop, :stop].clone() if step else None,
         )
         calls.append(one_call(weights, step=step, keys=span))
     bias[..., :5, :] = 0
     mask = mask.clone()
     mask[..., :5, 5:] = False
     expected = attention_weights(query, key, masks.dense(mask), bias=bias)
-    torch.testing.assert_close(Recording(calls).joined("layers.0").to_dense(), expected.to_dense(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        Recording(calls).joined("layers.0").to_dense(), expected.to_dense(), atol=1e-6, rtol=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -287,26 +300,56 @@ HOSTILE = {
     "a list for an object": (lambda m, c, t: m.update(recording="[]"), "must be a JSON object, got list"),
     "no calls": (lambda m, c, t: c.pop("calls"), "`calls` of the description must be a list, got None"),
     "a call that is a number": (lambda m, c, t: c.update(calls=[3]), "call 0 must be a JSON object, got int"),
-    "tokens that are numbers": (lambda m, c, t: c.update(tokens=[1]), "`tokens` .* must be a list of strings"),
-    "a negative step": (lambda m, c, t: c["calls"][0].update(step=-1), "`step` of call 0 must be an integer, 0"),
-    "a module that is a list": (lambda m, c, t: c["calls"][0].update(module=[]), "`module` of call 0 must be a string"),
+    "tokens that are numbers": (
+        lambda m, c, t: c.update(tokens=[1]),
+        "`tokens` .* must be a list of strings",
+    ),
+    "a negative step": (
+        lambda m, c, t: c["calls"][0].update(step=-1),
+        "`step` of call 0 must be an integer, 0",
+    ),
+    "a module that is a list": (
+        lambda m, c, t: c["calls"][0].update(module=[]),
+        "`module` of call 0 must be a string",
+    ),
     "a tensor that is not there": (lambda m, c, t: weights_of(c).update(query="q"), "does not hold, 'q'"),
     "statistics of nothing": (lambda m, c, t: c["calls"][0].update(statistics={"a": 7}), "does not hold, 7"),
-    "keys for queries": (lambda m, c, t: weights_of(c).update(query=weights_of(c)["starts"]), "belong together"),
+    "keys for queries": (
+        lambda m, c, t: weights_of(c).update(query=weights_of(c)["starts"]),
+        "belong together",
+    ),
     "a span outside": (lambda m, c, t: weights_of(c).update(span=[0, 99]), r"`span` must lie in .*\[0, 99\]"),
     "a span of one": (lambda m, c, t: weights_of(c).update(span=[0]), r"`span` must lie in .*\[0\]"),
-    "a scale of words": (lambda m, c, t: weights_of(c).update(scale="big"), "`scale` .* must be a number, got 'big'"),
-    "a scale without end": (lambda m, c, t: weights_of(c).update(scale=float("inf")), "belong together.*finite"),
-    "a wrong batch shape": (lambda m, c, t: weights_of(c).update(batch_shape=[7]), "`batch_shape` must hold 1 items"),
-    "intervals outside": (lambda m, c, t: t[weights_of(c)["ends"]].fill_(99), "intervals must lie in the 7 keys"),
-    "intervals below": (lambda m, c, t: t[weights_of(c)["starts"]].fill_(-1), "intervals must lie in the 7 keys"),
+    "a scale of words": (
+        lambda m, c, t: weights_of(c).update(scale="big"),
+        "`scale` .* must be a number, got 'big'",
+    ),
+    "a scale without end": (
+        lambda m, c, t: weights_of(c).update(scale=float("inf")),
+        "belong together.*finite",
+    ),
+    "a wrong batch shape": (
+        lambda m, c, t: weights_of(c).update(batch_shape=[7]),
+        "`batch_shape` must hold 1 items",
+    ),
+    "intervals outside": (
+        lambda m, c, t: t[weights_of(c)["ends"]].fill_(99),
+        "intervals must lie in the 7 keys",
+    ),
+    "intervals below": (
+        lambda m, c, t: t[weights_of(c)["starts"]].fill_(-1),
+        "intervals must lie in the 7 keys",
+    ),
     "intervals of floats": (
         lambda m, c, t: t.update({weights_of(c)["starts"]: t[weights_of(c)["starts"]].float()}),
         "two int64 tensors",
     ),
     "intervals that overlap": (
         lambda m, c, t: t.update(
-            {weights_of(c)[side]: t[weights_of(c)[side]].repeat(1, 1, 1, 2).clone() for side in ("starts", "ends")}
+            {
+                weights_of(c)[side]: t[weights_of(c)[side]].repeat(1, 1, 1, 2).clone()
+                for side in ("starts", "ends")
+            }
         ),
         "sorted and disjoint",
     ),

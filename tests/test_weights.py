@@ -100,6 +100,34 @@ def test_rows_sum_to_one(engine: str) -> None:
 
 
 @everywhere
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_slices_are_parts_of_one_matrix_bit_for_bit(dtype: torch.dtype, engine: str) -> None:
+    _, w = regard.attention(
+        *make_inputs(70, 300, dtype=dtype), masks.streaming(3, 40), return_weights=True, engine=engine
+    )
+    dense = w.to_dense()
+    for index in [
+        (1, 2, 3),
+        (..., slice(5, 9), slice(None)),
+        (0, 1, slice(None), slice(250, 290)),
+        (0, 3, [9, 60]),
+    ]:
+        assert_same_bits(w[index], dense[index])
+    assert_same_bits(w.max_weight(), dense.amax(-1))
+    assert_same_bits(w.top_keys(3)[0], dense.gather(-1, w.top_keys(3)[1]))
+
+
+@everywhere
+def test_a_row_of_one_key_is_certain(engine: str) -> None:
+    inputs = make_inputs(70, 300, spread=20.0)
+    out, w = regard.attention(*inputs, masks.band(0, 0), return_weights=True, engine=engine)
+    assert_same_bits(w.to_dense(), torch.eye(300)[230:].expand(2, 4, 70, 300).contiguous())
+    assert_same_bits(out, inputs.value[..., 230:, :].repeat_interleave(2, 1))
+    assert_same_bits(w.entropy(), torch.zeros(2, 4, 70))
+    assert_same_bits(w.max_logit(), w.logsumexp)
+
+
+@everywhere
 @pytest.mark.parametrize("heads", [4, 2, 1, None])
 @pytest.mark.parametrize("columns", [0, 1, 5])
 def test_products(heads: int | None, columns: int, engine: str) -> None:

@@ -79,19 +79,21 @@ def attention(
     """Exact scaled dot-product attention, softmax(Q Kᵀ · scale) V, in linear memory.
 
     Args:
-        query: `[..., Hq, N, E]`; 3-D is `[Hq, N, E]`, 2-D `[N, E]`. float32, bfloat16, float16 or float64, any strides.
+        query: `[..., Hq, N, E]`; 3-D is `[Hq, N, E]`, 2-D `[N, E]`. float32, bfloat16, float16 or float64,
+            any strides.
         key: `[..., Hkv, M, E]`. Hkv divides Hq: query head h uses key head h // (Hq // Hkv).
         value: `[..., Hkv, M, Ev]`. Leading dimensions of the three broadcast.
-        mask: who may attend whom: a value from `regard.masks`, or a boolean (or 0/1 integer) tensor `[N, M]` or
-            `[B or 1, Hq or 1, N, M]`, True = may attend.
-        bias: added to the scores after scale and softcap: a value from `regard.biases`, or a floating-point tensor
-            of those shapes. −inf excludes as a mask does.
+        mask: who may attend whom: a value from `regard.masks`, or a boolean (or 0/1 integer) tensor, `[N, M]`
+            or `[B or 1, Hq or 1, N, M]`, True = may attend.
+        bias: added to the scores after scale and softcap: a value from `regard.biases`, or a floating-point
+            tensor of those shapes. −inf excludes as a mask does.
         scale: factor on the scores; 1/√E by default.
         softcap: scores become softcap · tanh(score / softcap).
         sink_logits: `[Hq]`, a logit that joins each row's denominator and takes its share of the weight.
         dropout_p: probability of dropping a weight, in [0, 1]; the others are divided by 1 − dropout_p.
         seed: decides together with the positions what is dropped; None draws one from torch's generator.
-        query_start: position of the first query, an int or `[B]`; by default the queries are the last N positions.
+        query_start: position of the first query, an int or `[B]`; by default the queries are the last N
+            positions.
         key_start: position of the first key, an int or `[B]`.
         return_weights: also return the weights, as a matrix that is never stored (`AttentionWeights`).
         engine: "auto", "tiled" or "reference"; a named engine computes, or raises.
@@ -139,8 +141,8 @@ def merge(
 ) -> tuple[Tensor, Tensor]:
     """Attention over all keys from attention over pieces of them.
 
-    `parts` are pairs (output `[..., Hq, N, Ev]`, logsumexp `[..., Hq, N]`) over disjoint keys; `sink_logits` `[Hq]`
-    joins here if the parts were computed without it. Returns such a pair. Pieces in which a query may
+    `parts` are pairs (output `[..., Hq, N, Ev]`, logsumexp `[..., Hq, N]`) over disjoint keys; `sink_logits`
+    `[Hq]` joins here if the parts were computed without it. Returns such a pair. Pieces in which a query may
     attend nothing (logsumexp −inf) count for nothing; differentiable in outputs and logsumexps.
 
     >>> out_1, w_1 = regard.attention(q, k[..., :9, :], v[..., :9, :], return_weights=True)
@@ -160,8 +162,9 @@ def merge(
         output, logsumexp = part
         if output.shape != first[0].shape or logsumexp.shape != first[0].shape[:-1]:
             raise ArgumentError(
-                f"`parts` must agree: outputs {tuple(first[0].shape)} and logsumexps {tuple(first[0].shape[:-1])}, "
-                f"got {tuple(output.shape)} and {tuple(logsumexp.shape)} at {index}"
+                f"`parts` must agree: outputs {tuple(first[0].shape)} and logsumexps "
+                f"{tuple(first[0].shape[:-1])}, got {tuple(output.shape)} and {tuple(logsumexp.shape)} "
+                f"at {index}"
             )
     if sink_logits is not None and sink_logits.shape != first[0].shape[-3:-2]:
         raise ArgumentError(
@@ -177,7 +180,9 @@ def _attend(engine: Engine, problem: Problem) -> tuple[Tensor, Tensor, Normalize
     if not wanted or not isinstance(engine, HasBackward):
         output, normalizer = engine.forward(problem if wanted else _detached(problem))
         return output, normalizer.logsumexp, _without_gradient(normalizer)
-    output, logsumexp, *parts = _Attention.apply(engine, _detached(problem), *inputs)
+    output, logsumexp, *parts = _Attention.apply(  # type: ignore[no-untyped-call]
+        engine, _detached(problem), *inputs
+    )
     return output, logsumexp, Normalizer(*parts)
 
 
@@ -236,7 +241,7 @@ class _Attention(torch.autograd.Function):
             return (None,) * (2 + len(inputs))
         if grad_output is None:
             grad_output = torch.zeros_like(output)
-        result = _Gradient.apply(
+        result = _Gradient.apply(  # type: ignore[no-untyped-call]
             ctx.engine,
             _with_inputs(ctx.problem, [None if t is None else t.detach() for t in inputs]),
             output.detach(),

@@ -32,11 +32,11 @@ class Bias(ABC):
     def accumulate(
         self, gradient: Tensor, frame: Frame, rows: slice, columns: slice, of_scores: Tensor
     ) -> None:
-        """Add to `gradient` (shaped like the parameter) what a tile's score gradients `[B, Hq, R, C]` give."""
+        """Add what a tile's score gradients `[B, Hq, R, C]` give to `gradient`, shaped like the parameter."""
 
     @abstractmethod
     def part(self, tensor: Tensor, batch: slice, heads: slice) -> Tensor:
-        """The part of a tensor shaped like the parameter that belongs to some batch items and heads (a view)."""
+        """What belongs to some batch items and heads of a tensor shaped like the parameter (a view)."""
 
     @property
     @abstractmethod
@@ -143,8 +143,8 @@ class Dense(Bias):
         shape = tuple(self.parameter.shape)
         if shape[2:] != (n_queries, n_keys) or shape[0] not in (1, batch):
             raise ArgumentError(
-                f"`bias` must have shape (queries, keys) = ({n_queries}, {n_keys}), with (batch or 1, heads or 1) "
-                f"before it if of rank 4, got {shape if shape[:2] != (1, 1) else shape[2:]} (batch is {batch})"
+                f"`bias` must have shape (queries, keys) = ({n_queries}, {n_keys}), before it (batch or 1, "
+                f"heads or 1) if of rank 4, got {shape if shape[:2] != (1, 1) else shape[2:]} for batch {batch}"
             )
 
 
@@ -191,7 +191,8 @@ def relative(table: Tensor) -> Bias:
 
 
 def dense(bias: Tensor) -> Bias:
-    """Any bias, as a floating-point tensor `[N, M]` or `[B or 1, Hq or 1, N, M]` of this call's rows and columns.
+    """Any bias, as a floating-point tensor `[N, M]` or `[B or 1, Hq or 1, N, M]` of this call's rows and
+    columns.
 
     An entry of −inf excludes its pair exactly as a mask does.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 
@@ -19,4 +18,5 @@ def diagonal_sums(tile: Tensor) -> Tensor:
         return tile.new_zeros((*lead, max(width, 0)))
     skewed = tile.new_zeros((*lead, n_rows, width + 1))
     skewed[..., :n_columns] = tile.flip(-1)
-    return skewed.flatten(-2)[..., : n_rows * width].unflatten(-1, (n_rows, width)).sum(-2)
+    sums: Tensor = skewed.flatten(-2)[..., : n_rows * width].unflatten(-1, (n_rows, width)).sum(-2)
+    return sums

@@ -44,7 +44,7 @@ def _row_key(start: int, seed: int, items: Tensor, heads: Tensor, query_position
 
 
 def _mix(x: Tensor) -> Tensor:
-    """lowbias32 on the low 32 bits of non-negative int64 numbers (products wrap, and keep those bits right)."""
+    """lowbias32 on the low 32 bits of non-negative int64 numbers: products wrap and keep those."""
     x = x ^ (x >> 16)
     x = (x * 0x7FEB352D) & _MASK
     x = x ^ (x >> 15)

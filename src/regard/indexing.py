@@ -1,4 +1,4 @@
-"""Which rows and columns of the weights an index asks for, with torch's own indexing rules, before any is computed."""
+"""Which rows and columns of the weights an index asks for, by torch's indexing rules."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from regard.errors import ArgumentError, ArgumentTypeError
 class Selection:
     """What an index of `[..., N, M]` selects.
 
-    `rows` holds, in the shape of the result without its last dimension, the flat number of each wanted row; `first` to
-    `last` are the columns that must be computed, and `columns` picks from them along the last dimension.
+    `rows` holds, in the shape of the result without its last dimension, the flat number of each wanted row;
+    `first` to `last` are the columns that must be computed, and `columns` picks from them along the last
+    dimension.
     """
 
     rows: Tensor
@@ -94,7 +95,8 @@ def _checked(part: Any) -> Any:
         if tensor.numel() == 0 and tensor.dim() == 1:
             return tensor.long()
         raise ArgumentTypeError(
-            f"a list of indices must be 1-D integers or bools, got shape {tuple(tensor.shape)} of {tensor.dtype}"
+            "a list of indices must be 1-D integers or bools, got "
+            f"{tensor.dtype} of shape {tuple(tensor.shape)}"
         )
     return tensor.nonzero().flatten() if tensor.dtype == torch.bool else tensor.long()
 

@@ -36,7 +36,7 @@ class Intervals:
 
     @classmethod
     def between(cls, starts: Tensor, ends: Tensor, n_keys: int) -> Intervals:
-        """One interval a row from `[..., N]` bounds in any order and range: clipped, emptied where reversed."""
+        """One interval a row, from `[..., N]` bounds of any range: clipped, and empty where reversed."""
         starts, ends = torch.broadcast_tensors(starts, ends)
         return _tidy(starts.unsqueeze(-1), ends.unsqueeze(-1), n_keys)
 
@@ -132,7 +132,7 @@ class Intervals:
             ],
             dim=-1,
         ).tolist()
-        reached = set()
+        reached: set[int] = set()
         for least_start, _, greatest_end, _ in slots:
             if greatest_end > least_start:
                 reached.update(range(least_start // width, -(-greatest_end // width)))
@@ -190,7 +190,7 @@ def hull(mask: Tensor) -> Intervals:
 
 
 def _edges(rows: Tensor, limit: int) -> Tensor | None:
-    """Where membership changes along each bool row `[R, M]`: `[R, 2K]`, padded with M; None if over `limit`."""
+    """Where membership changes along bool rows `[R, M]`: `[R, 2K]`, padded with M; None if over `limit`."""
     n_rows, n_keys = rows.shape
     if n_keys == 0:
         return torch.zeros((n_rows, 2), dtype=torch.int64, device=rows.device)

@@ -28,9 +28,9 @@ class State:
 class Normalizer:
     """What turns a row's logits into weights: p = exp(s − reference) / denominator.
 
-    All `[B, Hq, N]`. `maximum` is the largest logit over keys, −∞ for an empty row; `reference` is what logits
-    are shifted by (the sink's logit where that is larger, 0 where there is nothing); `denominator` includes
-    the sink, and is 0 only in an empty row without one.
+    All `[B, Hq, N]`. `maximum` is the largest logit over keys, −∞ for an empty row; `reference` is what
+    logits are shifted by (the sink's logit where that is larger, 0 where there is nothing); `denominator`
+    includes the sink, and is 0 only in an empty row without one.
     """
 
     maximum: Tensor

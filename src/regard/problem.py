@@ -29,7 +29,7 @@ class Layout:
     has_heads: bool
 
     def restore(self, result: Tensor) -> Tensor:
-        """`[B, Hq, ...]` as the caller counts dimensions: `[*batch, Hq, ...]`, or without heads for 2-D inputs."""
+        """`[B, Hq, ...]` as the caller counts dimensions: `[*batch, Hq, ...]`, or `[...]` for 2-D inputs."""
         if not self.has_heads:
             return result[0, 0]
         return result.reshape(*self.batch_shape, *result.shape[1:])
@@ -227,7 +227,7 @@ def _check_sizes(query: Tensor, key: Tensor, value: Tensor | None) -> None:
         )
     if (query.shape[1] % key.shape[1] if key.shape[1] else query.shape[1]) != 0:
         raise ArgumentError(
-            f"the heads of `query` must be a multiple of those of `key`, got {query.shape[1]} and {key.shape[1]}"
+            f"`query` must have a multiple of the heads of `key`, {key.shape[1]}, got {query.shape[1]}"
         )
 
 
@@ -256,7 +256,8 @@ def _checked_bias(
         bias = biases.dense(bias)
     if not isinstance(bias, Bias):
         raise ArgumentTypeError(
-            f"`bias` must be a bias from regard.biases or a floating-point tensor, got a {type(bias).__name__}"
+            "`bias` must be a bias from regard.biases or a floating-point tensor, got a "
+            f"{type(bias).__name__}"
         )
     if bias.num_heads not in ((num_heads,) if isinstance(bias, biases.Alibi) else (1, num_heads)):
         raise ArgumentError(f"`bias` must be made for {num_heads} heads, got {bias.num_heads}")
@@ -284,7 +285,9 @@ def _checked_sinks(sink_logits: Tensor | None, num_heads: int, device: torch.dev
 def _start(start: int | Sequence[int] | Tensor, name: str, batch: int) -> int | Tensor:
     if isinstance(start, int) and not isinstance(start, bool):
         return start
-    tensor = start if isinstance(start, Tensor) else _as_tensor(start, name)
+    if not isinstance(start, Tensor | Sequence) or isinstance(start, str):
+        raise ArgumentTypeError(f"`{name}` must be an int or an integer tensor (batch,), got {start!r}")
+    tensor = torch.as_tensor(start)
     if tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex():
         raise ArgumentTypeError(
             f"`{name}` must be an int or an integer tensor (batch,), got dtype {tensor.dtype}"
@@ -294,12 +297,6 @@ def _start(start: int | Sequence[int] | Tensor, name: str, batch: int) -> int | 
     if tensor.dim() != 1 or len(tensor) not in (1, batch):
         raise ArgumentError(f"`{name}` must be an int or have shape ({batch},), got {tuple(tensor.shape)}")
     return tensor.to(torch.int64)
-
-
-def _as_tensor(value: Sequence[int], name: str) -> Tensor:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise ArgumentTypeError(f"`{name}` must be an int or an integer tensor (batch,), got {value!r}")
-    return torch.as_tensor(value)
 
 
 def _number(value: float | Tensor, name: str) -> float:

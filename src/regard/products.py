@@ -20,7 +20,7 @@ _SPECIAL_COLUMNS = 16
 
 
 class Pairs(Protocol):
-    """Whatever knows which (row, column) pairs of a tile take part: asked only when something is not finite."""
+    """Whatever knows which pairs of a tile take part: asked only when something is not finite."""
 
     @property
     def allowed(self) -> Tensor: ...
@@ -58,7 +58,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
 
 
 def matmul_transposed(left: Tensor, right: Tensor, key_heads: int) -> Tensor:
-    """leftᵀ @ right for `[B, Hq, R, C]` and `[B, Hq, R, D]`, summed over the rows of each head group: `[B, Hkv, C, D]`."""
+    """leftᵀ @ right, summed over head groups: `[B, Hq, R, C]`, `[B, Hq, R, D]` to `[B, Hkv, C, D]`."""
     batch, heads, n_rows, _ = left.shape
     one, other = (
         t.reshape(batch * key_heads, heads // key_heads * n_rows, t.shape[-1]) for t in (left, right)
@@ -84,8 +84,8 @@ def product(weights: Tensor, vectors: Tensor, pairs: Pairs, finite: Tensor | Non
     """Σ over allowed pairs of weight × vector: `[B, Hq, R, X]` and `[B, Hkv, X, D]` give `[B, Hq, R, D]`.
 
     The weights of excluded pairs are 0, and 0 × NaN is NaN. So vectors with anything not finite in them
-    (`finite` False, `[B, Hkv, X]`; None if there are none) stay out of the matrix product, in which every row then gets
-    exactly what it would get without them, and are added to the rows that may attend them.
+    (`finite` False, `[B, Hkv, X]`; None if there are none) stay out of the matrix product, in which every row
+    then gets exactly what it would get without them, and are added to the rows that may attend them.
     """
     if finite is None:
         return matmul(weights, vectors)
@@ -103,7 +103,7 @@ def product(weights: Tensor, vectors: Tensor, pairs: Pairs, finite: Tensor | Non
 def product_transposed(
     weights: Tensor, vectors: Tensor, pairs: Pairs, finite: Tensor | None, key_heads: int
 ) -> Tensor:
-    """Σ over the allowed pairs of a column: `[B, Hq, R, C]`, `[B, Hq, R, D]` give `[B, Hkv, C, D]` (see `product`)."""
+    """Σ over the allowed pairs of a column, with the care of `product`; shapes as in `matmul_transposed`."""
     if finite is None:
         return matmul_transposed(weights, vectors, key_heads)
     total = matmul_transposed(weights, vectors.masked_fill(~finite.unsqueeze(-1), 0), key_heads)

@@ -15,7 +15,7 @@ from regard.problem import Problem
 def scaled_dot_product_attention(
     Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The output `[..., N, Ev]` and the weights `[..., N, M]` of `Q [..., N, E]`, `K [..., M, E]`, `V [..., M, Ev]`.
+    """Output `[..., N, Ev]` and weights `[..., N, M]` of `Q [..., N, E]`, `K [..., M, E]`, `V [..., M, Ev]`.
 
     `mask` broadcasts to the weights; where it is 0 (or False) a query may not attend a key. A query that
     may attend nothing gets output 0 and weights 0. Computes in the dtype it is given; uses N · M memory.
@@ -48,10 +48,10 @@ def softmax(logits: Tensor, sink: Tensor | None = None) -> Tensor:
 
 
 def _dot_products(Q: Tensor, K: Tensor, allowed: Tensor) -> Tensor:
-    """Q Kᵀ, without a trace of excluded pairs, NaN or huge, in the result and in its gradients (0 × NaN is NaN).
+    """Q Kᵀ, without a trace of excluded pairs in the result and in its gradients: 0 × NaN is NaN.
 
-    Vectors that could do harm stay out of the product, in which all others then get what they would get anyway,
-    and their allowed pairs are added one by one.
+    Vectors that could do harm stay out of the product, in which all others then get what they would get
+    anyway, and their allowed pairs are added one by one.
     """
     odd_query, odd_key = _odd(Q), _odd(K)
     scores = Q.masked_fill(odd_query, 0) @ K.masked_fill(odd_key, 0).transpose(-2, -1)
@@ -73,11 +73,12 @@ def _weighted_sum(weights: Tensor, V: Tensor, allowed: Tensor) -> Tensor:
 
 def _odd(vectors: Tensor) -> Tensor:
     """Which vectors hold NaN, infinities or numbers whose products may overflow: bool `[..., L, 1]`."""
-    return ~(vectors.detach().abs() < torch.finfo(vectors.dtype).max ** 0.5).all(-1, keepdim=True)
+    ordinary: Tensor = (vectors.detach().abs() < torch.finfo(vectors.dtype).max ** 0.5).all(-1, keepdim=True)
+    return ~ordinary
 
 
 def logits(problem: Problem) -> Tensor:
-    """Scores × scale → softcap → + bias → mask, of a whole problem in its computing dtype: `[B, Hq, N, M]`."""
+    """Scores × scale → softcap → + bias → mask, in the computing dtype: `[B, Hq, N, M]`."""
     dtype, device = problem.compute_dtype, problem.device
     allowed = problem.sets.to_dense()
     key = problem.key.to(dtype).repeat_interleave(problem.group_size, 1)
@@ -91,7 +92,7 @@ def logits(problem: Problem) -> Tensor:
 
 
 def attend(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Output `[B, Hq, N, Ev]` and logits `[B, Hq, N, M]` of a whole problem, differentiable any number of times."""
+    """Output `[B, Hq, N, Ev]` and logits `[B, Hq, N, M]`, differentiable any number of times."""
     dtype, device = problem.compute_dtype, problem.device
     masked = logits(problem)
     sink = None if problem.sink_logits is None else problem.sink_logits.to(dtype).view(1, -1, 1, 1)

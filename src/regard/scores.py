@@ -42,12 +42,10 @@ class Tile:
         return self.logits != -torch.inf
 
 
-def score(
-    problem: Problem, scaled_query: Tensor, rows: slice | Tensor, first: int, last: int, whole: bool
-) -> Tile:
-    """The logits of one tile; `scaled_query` is `load_query(problem, rows)`, `whole` says the mask cuts nothing."""
+def score(problem: Problem, query: Tensor, rows: slice | Tensor, first: int, last: int, whole: bool) -> Tile:
+    """The logits of a tile; `query` is `load_query(problem, rows)`; if `whole`, the mask cuts nothing."""
     key = load(problem.key, slice(first, last), problem.compute_dtype)
-    logits = matmul(scaled_query, key.mT)
+    logits = matmul(query, key.mT).mul_(problem.scale)
     width = last - first
     softcapped = None
     if problem.softcap is not None:
@@ -82,5 +80,5 @@ def kept(problem: Problem, tile: Tile) -> Tensor:
 
 
 def load_query(problem: Problem, rows: slice | Tensor) -> Tensor:
-    """Some query rows in the computing dtype, times the scale, head_dim aligned: `[B, Hq, R, E']`."""
-    return load(problem.query, rows, problem.compute_dtype, align_rows=False) * problem.scale
+    """Some query rows in the computing dtype, head_dim aligned: `[B, Hq, R, E']`."""
+    return load(problem.query, rows, problem.compute_dtype, align_rows=False)

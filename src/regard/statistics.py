@@ -174,7 +174,7 @@ class Received(Statistic):
 
 
 class TopKeys(Statistic):
-    """The k keys of the largest logits in each row, ties by lower index: (weights, key indices), `[B, Hq, N, k]`."""
+    """The k largest logits of each row, ties by lower index: (weights, key indices), `[B, Hq, N, k]`."""
 
     def __init__(self, k: int) -> None:
         self.k = k
@@ -207,7 +207,7 @@ class Diagonals(Statistic):
 
 
 class Pooled(Statistic):
-    """Block means of P, `[B, Hq, rows, cols]`, block edges at ⌊r·N/rows⌋ and ⌊c·M/cols⌋; an empty block is 0."""
+    """Block means of P, `[B, Hq, rows, cols]`, edges at ⌊r·N/rows⌋ and ⌊c·M/cols⌋; an empty block is 0."""
 
     def __init__(self, rows: int, cols: int) -> None:
         self.shape = rows, cols

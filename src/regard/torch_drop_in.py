@@ -1,4 +1,4 @@
-"""`torch.nn.functional.scaled_dot_product_attention`, with torch's signature and semantics, on regard's engines."""
+"""torch's `scaled_dot_product_attention`, its signature and semantics, on regard's engines."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def scaled_dot_product_attention(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    *,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
@@ -27,8 +28,8 @@ def scaled_dot_product_attention(
         query: `[..., Hq, N, E]`.
         key: `[..., Hkv, M, E]`.
         value: `[..., Hkv, M, Ev]`.
-        attn_mask: broadcastable to `[..., Hq, N, M]` as torch broadcasts; boolean (True = may attend), or floating
-            point and added to the scores.
+        attn_mask: broadcastable to `[..., Hq, N, M]` as torch broadcasts; boolean (True = may attend), or
+            floating point and added to the scores.
         dropout_p: probability of dropping a weight; applied whenever it is not 0, as in torch.
         is_causal: a query attends keys up to its own index, counted from the top left.
         scale: factor on the scores, 1/√E by default.
@@ -37,8 +38,8 @@ def scaled_dot_product_attention(
     Returns:
         The output `[..., Hq, N, Ev]`. A row that may attend nothing is 0.
 
-    In a floating-point mask, −inf excludes; so does the dtype's lowest value in a row that keeps another key, which is
-    what models write for "masked". Excluded keys cost nothing where they form runs.
+    In a floating-point mask, −inf excludes; so does the dtype's lowest value in a row that keeps another key,
+    which is what models write for "masked". Excluded keys cost nothing where they form runs.
     """
     if not isinstance(query, Tensor) or not isinstance(key, Tensor) or not isinstance(value, Tensor):
         kinds = ", ".join(type(t).__name__ for t in (query, key, value))
@@ -49,8 +50,16 @@ def scaled_dot_product_attention(
     mask, bias = (masks.causal() if is_causal else None), None
     if attn_mask is not None:
         mask, bias = _understood(attn_mask, query, key, value)
-    start = {"query_start": 0} if is_causal else {}
-    return attention(query, key, value, mask, bias=bias, scale=scale, dropout_p=dropout_p, **start)
+    return attention(
+        query,
+        key,
+        value,
+        mask,
+        bias=bias,
+        scale=scale,
+        dropout_p=dropout_p,
+        query_start=0 if is_causal else None,
+    )
 
 
 def _heads_as_batch(
@@ -88,8 +97,8 @@ def _understood(
 def split_additive(additive: Tensor) -> tuple[Tensor, Tensor | None]:
     """An additive mask as (who may attend whom, what is still to be added, None if nothing is).
 
-    Excluded are entries of −inf, and entries of the dtype's lowest value in rows that keep a live key. In a row of nothing
-    but the lowest value, torch attends evenly: there it stays something that is added.
+    Excluded are entries of −inf, and entries of the dtype's lowest value in rows that keep a live key. In a
+    row of nothing but the lowest value, torch attends evenly: there it stays something that is added.
     """
     narrow = additive
     for dim in range(additive.dim()):

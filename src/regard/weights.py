@@ -7,7 +7,7 @@ them: rows and slices on demand, statistics as folds over tiles, products tile b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,9 +49,9 @@ class AttentionWeights:
 
     Index it for rows and slices; `w @ x` and `w.mT @ x` multiply without storing it; its methods are exact
     statistics in linear memory, several of them in one pass through `statistics`. Weights are those before
-    dropout, in float32 (float64 for float64 inputs). A row that may attend nothing is 0; with a sink, rows sum to
-    less than 1. Answers are detached from autograd, except `logsumexp`. If a tensor it was made from changes in place,
-    it raises `StaleWeightsError`.
+    dropout, in float32 (float64 for float64 inputs). A row that may attend nothing is 0; with a sink, rows
+    sum to less than 1. Answers are detached from autograd, except `logsumexp`. If a tensor it was made from
+    changes in place, it raises `StaleWeightsError`.
 
     >>> out, w = regard.attention(q, k, v, masks.causal(), return_weights=True)
     >>> w[0, 3, 4000]             # one row, (4096,)
@@ -80,8 +80,8 @@ class AttentionWeights:
         for name, tensor, version in self._versions:
             if version is not None and version_of(tensor) != version:
                 raise StaleWeightsError(
-                    f"the `{name}` that these weights are computed from was changed in place since: ask before "
-                    "changing it, or pass a clone"
+                    f"the `{name}` that these weights are computed from was changed in place since: ask "
+                    "before changing it, or pass a clone"
                 )
         return self._problem
 
@@ -95,6 +95,7 @@ class AttentionWeights:
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
@@ -104,10 +105,11 @@ class AttentionWeights:
 
     @property
     def device(self) -> torch.device:
+        """Where answers are computed: the query's device."""
         return self._problem.device
 
     def __repr__(self) -> str:
-        return f"AttentionWeights(shape={tuple(self.shape)}, dtype={self.dtype}, computed from {self._problem.dtype})"
+        return f"AttentionWeights(shape={tuple(self.shape)}, dtype={self.dtype})"
 
     def _repr_html_(self) -> str:
         from regard.weights_html import summary
@@ -116,6 +118,9 @@ class AttentionWeights:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: Any) -> Tensor:
         """Exact weights of a slice, with torch's indexing; over 1 GiB it is refused with its size."""
@@ -166,10 +171,10 @@ class AttentionWeights:
         return weights, indices
 
     def received(self, queries: Keys | None = None, mean: bool = False) -> Tensor:
-        """Σᵢ Pᵢⱼ, what each key receives from the queries (all, or a slice, indices or bools), `[..., Hq, M]`.
+        """Σᵢ Pᵢⱼ over queries (all, or a slice, indices or bools): what each key receives, `[..., Hq, M]`.
 
-        With `mean`, divided by the number of chosen queries that the mask lets attend the key. H2O: Zhang et al. 2023;
-        SnapKV: Li et al. 2024.
+        With `mean`, divided by the number of chosen queries that the mask lets attend the key. As H2O (Zhang
+        et al. 2023) and, over the last queries, SnapKV (Li et al. 2024) use it.
         """
         return self._one(self._received(queries, mean))
 
@@ -194,8 +199,8 @@ class AttentionWeights:
     ) -> dict[str, Any]:
         """Several answers in ONE pass over the tiles, by name.
 
-        Names are "entropy", "received", "max_logit", "max_weight", "distance", "diagonals" and "logsumexp"; a question with an
-        argument is a keyword (`received` then takes the queries).
+        Names are "entropy", "received", "max_logit", "max_weight", "distance", "diagonals" and "logsumexp"; a
+        question with an argument is a keyword (`received` then takes the queries).
 
         >>> w.statistics("entropy", "received", top_keys=8, pooled=(64, 64), mass=slice(0, 1)).keys()
         dict_keys(['entropy', 'received', 'top_keys', 'pooled', 'mass'])
@@ -230,7 +235,7 @@ class AttentionWeights:
         return self._one(questions.Applied(vectors, finite_rows(vectors))).to(x.dtype)
 
     @property
-    def mT(self) -> TransposedWeights:
+    def mT(self) -> TransposedWeights:  # noqa: N802 (torch's name)
         """Pᵀ, for `w.mT @ x`."""
         return TransposedWeights(self)
 
@@ -257,7 +262,8 @@ class AttentionWeights:
             x = x.expand(*self._layout.batch_shape, *x.shape[-3:])
         except RuntimeError:
             raise ArgumentError(
-                f"`x` must have batch dimensions that expand to {self._layout.batch_shape}, got {tuple(x.shape)}"
+                f"`x` must have batch dimensions that expand to {self._layout.batch_shape}, got "
+                f"{tuple(x.shape)}"
             ) from None
         return x.reshape(problem.batch_size, *x.shape[-3:])
 
@@ -298,8 +304,8 @@ class AttentionWeights:
         n_bytes = math.prod(selection.shape) * self.dtype.itemsize
         if n_bytes > max_bytes:
             raise TooLargeError(
-                f"this slice of the weights, {selection.shape}, would take {n_bytes:,} bytes, more than `max_bytes` "
-                f"= {max_bytes:,}: ask for fewer rows, or for a statistic"
+                f"this slice of the weights, {selection.shape}, would take {n_bytes:,} bytes, more than "
+                f"`max_bytes` = {max_bytes:,}: ask for fewer rows, or for a statistic"
             )
         width = selection.last - selection.first
         numbers = selection.rows.flatten().to(self.device)
@@ -336,11 +342,13 @@ class TransposedWeights:
 
     @property
     def shape(self) -> torch.Size:
+        """`[..., Hq, M, N]`."""
         *lead, n_queries, n_keys = self._weights.shape
         return torch.Size((*lead, n_keys, n_queries))
 
     @property
-    def mT(self) -> AttentionWeights:
+    def mT(self) -> AttentionWeights:  # noqa: N802 (torch's name)
+        """P again."""
         return self._weights
 
     def __matmul__(self, x: Tensor) -> Tensor:

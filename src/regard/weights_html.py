@@ -18,8 +18,8 @@ def summary(weights: AttentionWeights) -> str:
     shape = " × ".join(str(size) for size in weights.shape)
     n_bytes = weights.shape.numel() * weights.dtype.itemsize
     head = (
-        f"<b>AttentionWeights</b> {shape}, {escape(str(weights.dtype).removeprefix('torch.'))}, computed on demand "
-        f"({n_bytes / 2**20:,.1f} MiB if it were stored)"
+        f"<b>AttentionWeights</b> {shape}, {escape(str(weights.dtype).removeprefix('torch.'))}, computed on "
+        f"demand ({n_bytes / 2**20:,.1f} MiB if it were stored)"
     )
     if not 0 < weights.shape.numel() <= _MOST_WEIGHTS:
         return f"<div>{head}</div>"
@@ -43,6 +43,6 @@ def _figure(values: list[list[float]], caption: str) -> str:
     side = _CELLS * 4
     return (
         f'<figure style="display:inline-block;margin:4px"><svg width="{side}" height="{side}" role="img" '
-        f'aria-label="head {caption}" fill="#2166ac"><rect width="100%" height="100%" fill="#8881"/>{cells}</svg>'
-        f"<figcaption>{caption}</figcaption></figure>"
+        f'aria-label="head {caption}" fill="#2166ac"><rect width="100%" height="100%" fill="#8881"/>'
+        f"{cells}</svg><figcaption>{caption}</figcaption></figure>"
     )

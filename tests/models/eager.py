@@ -30,7 +30,9 @@ def assert_rows_equal(weights, expected, live=None):
     gap = (dense - expected.float()).abs().amax(-1)
     if live is not None:
         gap = gap.masked_fill(~live[:, None].bool(), 0)
-        assert not dense.masked_fill(live[:, None, :, None].bool(), 0).any(), "a row that may attend nothing is empty"
+        assert not dense.masked_fill(live[:, None, :, None].bool(), 0).any(), (
+            "a row that may attend nothing is empty"
+        )
     assert gap.max() < 1e-5, gap.max()
 
 

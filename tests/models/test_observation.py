@@ -15,7 +15,11 @@ from regard.models.observation import observe
 def call(implementation, n_queries=6, n_keys=6, mask=None, is_causal=True, heads=4, **options):
     module = torch.nn.Module()
     module.is_causal = is_causal
-    query, key, value = torch.randn(2, heads, n_queries, 8), torch.randn(2, 2, n_keys, 8), torch.randn(2, 2, n_keys, 8)
+    query, key, value = (
+        torch.randn(2, heads, n_queries, 8),
+        torch.randn(2, 2, n_keys, 8),
+        torch.randn(2, 2, n_keys, 8),
+    )
     output = torch.zeros(2, n_queries, heads, 8)
     return HeardCall(module, implementation, query, key, value, mask, options, output)
 
@@ -75,7 +79,9 @@ def test_flex_attention_with_a_block_mask(heads):
     seen = observe(call("flex_attention", mask=block_mask, softcap=5.0), MaskReader())
     expected = torch.stack(
         [
-            torch.stack([predicate_mask(lambda _, i, j: i - 2 - b - h < j <= i, 1, 1, 6, 6)[0, 0] for h in range(4)])
+            torch.stack(
+                [predicate_mask(lambda _, i, j: i - 2 - b - h < j <= i, 1, 1, 6, 6)[0, 0] for h in range(4)]
+            )
             for b in range(2)
         ]
     )
@@ -92,7 +98,7 @@ def test_sdpa_without_a_mask_is_causal_only_for_several_queries_of_a_causal_modu
         seen = observe(call("sdpa", n_queries=n_queries, **options), MaskReader())
         expected = predicate_mask(lambda b, i, j: j <= i if causal else True, 2, 4, n_queries, 6)
         assert torch.equal(allowed(seen), expected)
-    told = observe(call("sdpa", is_causal=False, **{}), MaskReader())
+    told = observe(call("sdpa", is_causal=False), MaskReader())
     assert allowed(told).all()
 
 
@@ -107,7 +113,9 @@ def test_sdpa_ignores_what_it_does_not_read():
     assert seen.sink_logits is None
 
 
-@pytest.mark.parametrize("lowest", [-torch.inf, torch.finfo(torch.float16).min, torch.finfo(torch.bfloat16).min])
+@pytest.mark.parametrize(
+    "lowest", [-torch.inf, torch.finfo(torch.float16).min, torch.finfo(torch.bfloat16).min]
+)
 def test_the_lowest_value_of_any_dtype_is_a_mask(lowest):
     keep = torch.rand(2, 1, 6, 6, generator=torch.Generator().manual_seed(0)) < 0.5
     seen = observe(call("eager", mask=torch.zeros(2, 1, 6, 6).masked_fill(~keep, lowest)), MaskReader())
@@ -135,8 +143,16 @@ def test_a_mask_is_read_once_for_all_layers_and_again_when_it_changes():
 @pytest.mark.parametrize(
     ("implementation", "options", "sentence"),
     [
-        ("sdpa", {"mask": torch.ones(2, 6, 6, dtype=torch.bool)}, r"mask must broadcast to .*got \(2, 6, 6\)"),
-        ("sdpa", {"mask": torch.ones(2, 1, 6, 5, dtype=torch.bool)}, r"mask must broadcast to .*got \(2, 1, 6, 5\)"),
+        (
+            "sdpa",
+            {"mask": torch.ones(2, 6, 6, dtype=torch.bool)},
+            r"mask must broadcast to .*got \(2, 6, 6\)",
+        ),
+        (
+            "sdpa",
+            {"mask": torch.ones(2, 1, 6, 5, dtype=torch.bool)},
+            r"mask must broadcast to .*got \(2, 1, 6, 5\)",
+        ),
         ("sdpa", {"mask": torch.ones(2, 1, 6, 6, dtype=torch.int64)}, "mask must be boolean or added.*int64"),
         ("eager", {"mask": "causal"}, "mask must be a tensor or a BlockMask, got a str"),
         ("flash_attention_2", {"mask": torch.ones(2, 1, 6, 6)}, r"mask must have shape \(batch, 6\)"),

@@ -73,9 +73,8 @@ def test_layers_are_chosen_by_index_or_pattern(model, layers, expected):
     ],
 )
 def test_a_wrong_argument_is_one_sentence(model, arguments, error, sentence):
-    with pytest.raises(error, match=sentence):
-        with watch(model, **arguments):
-            model(IDS)
+    with pytest.raises(error, match=sentence), watch(model, **arguments):
+        model(IDS)
 
 
 def test_wrong_statistics_are_refused_before_the_model_runs(model):
@@ -118,7 +117,9 @@ def test_over_budget_only_statistics_are_kept_and_a_warning_says_so(model):
     with watch(model) as everything:
         model(IDS)
     one_call = 11 * 8 * 4 * (4 + 2)
-    with pytest.warns(UserWarning, match="`max_bytes` is used up: from `model.layers.2.self_attn` on") as warned:
+    with pytest.warns(
+        UserWarning, match="`max_bytes` is used up: from `model.layers.2.self_attn` on"
+    ) as warned:
         with watch(model, ["entropy"], max_bytes=2 * one_call) as recording:
             model(IDS)
             model(IDS)
@@ -142,10 +143,9 @@ def test_a_recording_owns_what_it_keeps(model):
 
 
 def test_an_exception_in_the_block_restores_everything_and_is_not_covered(model):
-    with pytest.raises(ZeroDivisionError):
-        with watch(model) as recording:
-            model(IDS)
-            raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), watch(model) as recording:
+        model(IDS)
+        raise ZeroDivisionError
     assert len(recording) == 3
 
 
@@ -154,9 +154,8 @@ def test_an_exception_inside_the_model_restores_everything(model):
         raise KeyboardInterrupt
 
     handle = model.model.layers[1].mlp.register_forward_hook(fail)
-    with pytest.raises(KeyboardInterrupt):
-        with watch(model) as recording:
-            model(IDS)
+    with pytest.raises(KeyboardInterrupt), watch(model) as recording:
+        model(IDS)
     handle.remove()
     assert [call.layer for call in recording] == [0, 1]
     with watch(model) as again:
@@ -241,13 +240,18 @@ def test_rows_of_a_nan_query_are_recorded_as_nan(model):
 
 def test_a_wrong_shape_of_output_is_refused(model):
     def short_attention(module, query, key, value, attention_mask, **options):
-        return AttentionInterface()["sdpa"](module, query, key, value, attention_mask, **options)[0][:, :, :1], None
+        return AttentionInterface()["sdpa"](module, query, key, value, attention_mask, **options)[0][
+            :, :, :1
+        ], None
 
     AttentionInterface.register("short", short_attention)
     other = build()
     other.config._attn_implementation_internal = "short"
     try:
-        with pytest.raises(ModelError, match=r"model\.layers\.0\.self_attn.*its output must have shape"), watch(other):
+        with (
+            pytest.raises(ModelError, match=r"model\.layers\.0\.self_attn.*its output must have shape"),
+            watch(other),
+        ):
             other(IDS)
     finally:
         del AttentionInterface._global_mapping["short"]

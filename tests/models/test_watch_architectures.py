@@ -3,9 +3,9 @@
 import pytest
 import torch
 import transformers
-from models.eager import assert_rows_equal, assert_statistics_equal, eager_weights, implementation
 from transformers.modeling_utils import AttentionInterface
 
+from models.eager import assert_rows_equal, assert_statistics_equal, eager_weights, implementation
 from regard import masks
 from regard.errors import ModelError
 from regard.models import watch
@@ -182,7 +182,9 @@ def test_an_additive_mask_is_a_bias_where_it_is_more_than_a_mask():
     added.masked_fill_(~masks.causal().to_dense(13, 13), torch.finfo(torch.float32).min)
     inputs = {"input_ids": IDS, "attention_mask": added}
     for kernel in ("sdpa", "eager"):
-        for call, expected in zip(watched(model, inputs, kernel), eager_weights(model, **inputs), strict=True):
+        for call, expected in zip(
+            watched(model, inputs, kernel), eager_weights(model, **inputs), strict=True
+        ):
             assert_rows_equal(call.weights, expected)
             assert parts(call).bias is not None
 
@@ -196,14 +198,22 @@ def test_a_function_that_does_more_than_it_is_told_is_refused(change):
         if change == "keys":
             key = key.roll(1, 2)
         output, _ = sdpa(module, query, key, value, attention_mask, **options)
-        return output * torch.sigmoid(query.mean(-1)).transpose(1, 2)[..., None] if change == "gate" else output, None
+        return output * torch.sigmoid(query.mean(-1)).transpose(1, 2)[
+            ..., None
+        ] if change == "gate" else output, None
 
     AttentionInterface.register("odd", odd_attention)
     transformers.AttentionMaskInterface.register("odd", transformers.masking_utils.sdpa_mask)
     try:
         model = build("LlamaForCausalLM", "LlamaConfig")
-        with implementation(model, "odd"), pytest.raises(ModelError, match=r"model\.layers\.0\.self_attn.*own output"):
+        with (
+            implementation(model, "odd"),
+            pytest.raises(ModelError, match=r"model\.layers\.0\.self_attn.*own output"),
+        ):
             with watch(model):
                 model(IDS)
     finally:
-        del AttentionInterface._global_mapping["odd"], transformers.AttentionMaskInterface._global_mapping["odd"]
+        del (
+            AttentionInterface._global_mapping["odd"],
+            transformers.AttentionMaskInterface._global_mapping["odd"],
+        )

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from models.eager import assert_rows_equal, assert_statistics_equal, eager_weights, implementation
 
 import regard
+from models.eager import assert_rows_equal, assert_statistics_equal, eager_weights, implementation
 from regard.models import watch
 from regard.recording.parts import Parts
 
@@ -73,7 +73,9 @@ def test_a_generation_joins_to_the_rows_of_one_eager_pass(smollm2, cache):
         positions = (torch.arange(n_prompt + 4)[:, None] - torch.arange(n_prompt + 4)).abs()
         distance = (joined.to_dense() * positions).sum(-1)
         torch.testing.assert_close(joined.distance(), distance, atol=1e-4, rtol=1e-5)
-        torch.testing.assert_close(calls[-1].weights.distance()[..., 0], distance[..., -1], atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(
+            calls[-1].weights.distance()[..., 0], distance[..., -1], atol=1e-4, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

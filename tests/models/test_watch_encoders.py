@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from models.eager import assert_rows_equal, assert_statistics_equal, eager_weights, implementation
 
-import regard
+from models.eager import assert_rows_equal, assert_statistics_equal, eager_weights, implementation
 from regard.models import watch
 from regard.recording.parts import Parts
 

@@ -194,10 +194,11 @@ def _backward_rows(problem: Problem, rows: slice, normalizer: Normalizer, pieces
             problem.bias.accumulate(pieces.bias, problem.frame, rows, columns, grad_logits[..., :width])
         if tile.softcapped is not None:
             grad_logits = (grad_logits * (1 - tile.softcapped.square())).masked_fill_(~tile.allowed, 0)
+        grad_logits.mul_(problem.scale)
         key = load(problem.key, columns, dtype)
         finite_key = load_finite(pieces.finite_key, columns)
         grad_query = product(grad_logits, key, tile, finite_key)
-        pieces.query[:, :, rows] += grad_query[..., :head_dim] * problem.scale
+        pieces.query[:, :, rows] += grad_query[..., :head_dim]
         grad_key = product_transposed(grad_logits, query, tile, finite_query, key_heads)
         pieces.key[:, :, columns] += grad_key[:, :, :width, :head_dim]
 

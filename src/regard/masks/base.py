@@ -26,7 +26,7 @@ class Mask(ABC):
 
     def to(self, device: torch.device | str) -> Mask:
         """The same mask with its tensors on `device`."""
-        moved = {}
+        moved: dict[str, Any] = {}
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, Tensor | Mask):

@@ -1,4 +1,4 @@
-"""Turning the numbers that masks are built from into checked int64 tensors, with one sentence if they are not."""
+"""The numbers that masks are built from, as checked int64 tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Integers = int | Sequence[int] | Sequence[Sequence[int]] | Tensor
 
 
 def integers(value: Integers, name: str, *, ranks: tuple[int, ...], least: int | None = None) -> Tensor:
-    """An int64 tensor of one of these ranks (an int counts as one of length 1), every entry at least `least`."""
+    """An int64 tensor of one of these ranks, every entry at least `least`; an int is one of length 1."""
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -83,7 +83,7 @@ def _column(start: int | Tensor, device: torch.device) -> int | Tensor:
 
 @dataclass(frozen=True, eq=False)
 class KeySets:
-    """A compiled mask: the keys of each row are those inside `intervals` and, if it is there, true in `dense`."""
+    """A compiled mask: a row's keys are those inside `intervals` and, if it is there, true in `dense`."""
 
     intervals: Intervals
     dense: Tensor | None = None

@@ -26,8 +26,8 @@ class Dense(Mask):
         n_queries, n_keys = self.tensor.shape[-2:]
         if (n_queries, n_keys) != (frame.n_queries, frame.n_keys):
             raise ArgumentError(
-                f"`masks.dense` must have the call's rows and columns, ({frame.n_queries}, {frame.n_keys}) for "
-                f"(queries, keys), got a tensor of shape {tuple(self.tensor.shape)}"
+                f"`masks.dense` must have the call's rows and columns, (queries, keys) = "
+                f"({frame.n_queries}, {frame.n_keys}), got a tensor of shape {tuple(self.tensor.shape)}"
             )
         version = version_of(self.tensor)
         for kept, sets in list(self._scanned):
@@ -76,8 +76,8 @@ def dense(mask: Tensor) -> Mask:
         mask = torch.as_tensor(mask)
     if mask.is_floating_point() or mask.is_complex():
         raise ArgumentTypeError(
-            f"`mask` must be boolean, or integers 0 and 1, got dtype {mask.dtype}: a tensor that is added to the "
-            "scores goes to `bias=`"
+            f"`mask` must be boolean, or integers 0 and 1, got dtype {mask.dtype}: a tensor that is added to "
+            "the scores goes to `bias=`"
         )
     if mask.dim() not in (2, 4):
         reason = ": with rank 3 it is not clear which axis that would be" if mask.dim() == 3 else ""

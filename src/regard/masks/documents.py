@@ -68,7 +68,7 @@ def _item(given: Tensor, by_id: bool, frame: Frame) -> Intervals:
 
 
 def _runs_of_ids(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Runs of equal ids: their bounds `[R + 1]`, and for each run the starts and ends `[R, K]` of all runs of its id."""
+    """Runs of equal ids: bounds `[R + 1]`, and for each run the starts and ends `[R, K]` of its id's runs."""
     changes = torch.nonzero(ids[1:] != ids[:-1]).flatten() + 1
     edge = ids.new_zeros(1)
     starts = torch.cat([edge, changes]) if len(ids) else edge[:0]
@@ -84,7 +84,7 @@ def _runs_of_ids(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _inside(positions: Tensor, total: int, kind: str) -> None:
-    if positions.numel() and not (0 <= int(positions.min()) and int(positions.max()) < total):
+    if positions.numel() and not (int(positions.min()) >= 0 and int(positions.max()) < total):
         raise ArgumentError(
             f"`documents` describes positions 0 to {total - 1}, and a {kind} stands at position "
             f"{int(positions.min()) if int(positions.min()) < 0 else int(positions.max())}"
@@ -98,13 +98,15 @@ def documents(
 
     Give exactly one of: `lengths`, integers `[D]` or `[B, D]` (zeros allowed); `ids`, a document number for
     every position, `[T]` or `[B, T]` (equal numbers are one document, wherever they stand); `cu_seqlens`,
-    ascending boundaries `[D + 1]` or `[B, D + 1]` that begin with 0. A query or key at a position outside is an error.
+    ascending boundaries `[D + 1]` or `[B, D + 1]` that begin with 0. A query or key at a position outside is
+    an error.
     """
     given = {"lengths": lengths, "ids": ids, "cu_seqlens": cu_seqlens}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
         raise ArgumentError(
-            f"`documents` takes exactly one of `lengths`, `ids` and `cu_seqlens`, got {' and '.join(named) or 'none'}"
+            "`documents` takes exactly one of `lengths`, `ids` and `cu_seqlens`, got "
+            f"{' and '.join(named) or 'none'}"
         )
     least = None if ids is not None else 0
     checked = {

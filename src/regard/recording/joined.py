@@ -25,7 +25,9 @@ def join(calls: Sequence[Call]) -> AttentionWeights:
     """One matrix whose rows are the rows of all calls in order, over the keys of the whole sequence."""
     weights = [call.weights for call in calls if call.weights is not None]
     if len(weights) < len(calls):
-        raise ArgumentError(f"`{calls[0].module}` cannot be joined: {len(calls) - len(weights)} calls kept no weights")
+        raise ArgumentError(
+            f"`{calls[0].module}` cannot be joined: {len(calls) - len(weights)} calls kept no weights"
+        )
     if len(calls) == 1:
         return weights[0]
     spans = [call.keys for call in calls if call.keys is not None]
@@ -65,7 +67,9 @@ def _continuous(spans: Sequence[KeySpan], problems: Sequence[Problem]) -> bool:
         return False
     pairs = list(zip(spans, spans[1:], problems[1:], strict=False))
     grows = all(after.stop - problem.n_queries == before.stop for before, after, problem in pairs)
-    return grows or all((after.start, after.stop) == (before.start, before.stop) for before, after, _ in pairs)
+    return grows or all(
+        (after.start, after.stop) == (before.start, before.stop) for before, after, _ in pairs
+    )
 
 
 def _joined_sets(problems: Sequence[Problem], offsets: Sequence[int], n_keys: int) -> KeySets:
@@ -85,7 +89,9 @@ def _joined_sets(problems: Sequence[Problem], offsets: Sequence[int], n_keys: in
     for problem, offset in zip(problems, offsets, strict=True):
         bits = problem.sets.dense
         if bits is None:
-            bits = torch.ones((1, 1, problem.n_queries, problem.n_keys), dtype=torch.bool, device=problem.device)
+            bits = torch.ones(
+                (1, 1, problem.n_queries, problem.n_keys), dtype=torch.bool, device=problem.device
+            )
         dense.append(pad(bits, (offset, n_keys - offset - problem.n_keys)))
     return KeySets(intervals, _under_one_another(dense))
 

@@ -46,7 +46,9 @@ def _read(path: Path) -> Recording:
             if metadata.get("format") != FORMAT:
                 raise RecordingError("it is a safetensors file of something else")
             if metadata.get("version") != VERSION:
-                raise RecordingError(f"its version is {metadata.get('version')!r}, and this regard reads {VERSION!r}")
+                raise RecordingError(
+                    f"its version is {metadata.get('version')!r}, and this regard reads {VERSION!r}"
+                )
             # Copied: a mapping of the file would change, or fault, with what happens to the file later.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError) as error:
@@ -165,7 +167,12 @@ class _Reader:
 
     def _sets(self, fields: _Fields, n_keys: int) -> KeySets:
         starts, ends = self._required(fields, "starts"), self._required(fields, "ends")
-        if starts.dtype != torch.int64 or ends.dtype != torch.int64 or starts.dim() != 4 or starts.shape != ends.shape:
+        if (
+            starts.dtype != torch.int64
+            or ends.dtype != torch.int64
+            or starts.dim() != 4
+            or starts.shape != ends.shape
+        ):
             raise RecordingError("the key intervals must be two int64 tensors of one shape and rank 4")
         if not starts.shape[-1] or not bool(((starts >= 0) & (starts <= ends) & (ends <= n_keys)).all()):
             raise RecordingError(f"the key intervals must lie in the {n_keys} keys")
@@ -174,7 +181,9 @@ class _Reader:
         dense = self._optional(fields, "dense")
         if dense is not None:
             if dense.dtype != torch.bool or dense.dim() != 4 or dense.shape[2:] != (starts.shape[2], n_keys):
-                raise RecordingError(f"`dense` must be bool of {(starts.shape[2], n_keys)}, got {tuple(dense.shape)}")
+                raise RecordingError(
+                    f"`dense` must be bool of {(starts.shape[2], n_keys)}, got {tuple(dense.shape)}"
+                )
         return KeySets(Intervals(starts, ends, n_keys), dense)
 
     def _required(self, fields: _Fields, name: str) -> Tensor:

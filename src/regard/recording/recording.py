@@ -73,7 +73,9 @@ class Recording(Sequence[Call]):
         call, or if the calls do not continue one another.
         """
         if module not in self.modules:
-            raise ArgumentError(f"`module` must be one of the {len(self.modules)} recorded modules, got {module!r}")
+            raise ArgumentError(
+                f"`module` must be one of the {len(self.modules)} recorded modules, got {module!r}"
+            )
         calls = [call for call in self._calls if call.module == module and call.ordinal == ordinal]
         calls = [call for call in calls if steps is None or call.step in steps]
         if not calls:

@@ -70,7 +70,9 @@ def _described(calls: Iterable[Call], tensors: _Tensors) -> list[dict[str, Any]]
             "step": call.step,
             "layer": call.layer,
             "statistics": {
-                name: [tensors.add(part) for part in answer] if isinstance(answer, tuple) else tensors.add(answer)
+                name: [tensors.add(part) for part in answer]
+                if isinstance(answer, tuple)
+                else tensors.add(answer)
                 for name, answer in call.statistics.items()
             },
             "weights": _weights(call, tensors),
@@ -114,4 +116,3 @@ def _weights(call: Call, tensors: _Tensors) -> dict[str, Any] | None:
 
 def _start(start: int | Tensor, tensors: _Tensors) -> int | str | None:
     return tensors.add(start) if isinstance(start, Tensor) else start
-

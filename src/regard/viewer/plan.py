@@ -8,8 +8,9 @@ from math import isqrt
 # Whatever else has to give way, the stored keys of a query stop at this many and then queries are sampled.
 _FEWEST_KEYS = 4
 _SMALLEST_MAP, _LARGEST_MAP = 16, 192
-# The share of the bytes that the exact keys may take before they become coarser; the maps live on the rest.
-_SHARE_OF_KEYS = 0.8
+# The shares of the bytes that the strongest keys of the queries, and the profile over keys, may take; the
+# maps live on what they leave.
+_SHARE_OF_QUERIES, _SHARE_OF_KEYS = 0.75, 0.05
 # A page's bytes for one byte of a view: base64 adds a third, deflate takes off about as much and more
 # (measured: 0.85 for text in a language model, 1.1 for random queries and keys without a mask).
 _PAGE_PER_VIEW_BYTE = 1.1
@@ -38,14 +39,14 @@ def plan_view(
     kept = min(top_keys, n_keys)
 
     def row_bytes(keys: int) -> int:
-        return keys * (2 + index_width) + 6  # a weight and an index a key; entropy, distance, received
+        return keys * (2 + index_width) + 4  # a weight and an index a key; entropy and distance
 
-    allowance = int(raw * _SHARE_OF_KEYS)
+    allowance = int(raw * _SHARE_OF_QUERIES)
     if heads * n_queries * row_bytes(kept) > allowance:
         kept = min(kept, _FEWEST_KEYS)
     queries = max(1, min(n_queries, allowance // (heads * row_bytes(kept))))
-    keys = n_keys if queries == n_queries else max(1, min(n_keys, queries))
-    left = max(0, raw - heads * queries * row_bytes(kept))
+    keys = max(1, min(n_keys, int(raw * _SHARE_OF_KEYS) // (2 * heads)))
+    left = max(0, raw - heads * (queries * row_bytes(kept) + 2 * keys))
     side = min(_LARGEST_MAP, max(_SMALLEST_MAP, isqrt(left // (2 * heads))))
     return Plan(_cells(n_queries, side), _cells(n_keys, side), queries, keys, kept)
 

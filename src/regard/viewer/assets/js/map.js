@@ -70,6 +70,7 @@ export function createMap(root, view, store) {
     tip.hidden = !hover;
     if (hover) {
       tip.replaceChildren(...tipFor(view, loaded, hover, store.get().source));
+      tip.dataset.pair = `${hover.query} ${hover.key}`;
       const { width, height } = stage.getBoundingClientRect();
       tip.style.left = `${x + 16 + tip.offsetWidth > width ? x - 14 - tip.offsetWidth : x + 16}px`;
       tip.style.top = `${y + 18 + tip.offsetHeight > height ? y - 12 - tip.offsetHeight : y + 18}px`;

@@ -1,0 +1,55 @@
+"""A page in headless Chromium, and what it did wrong while it was open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+
+
+@contextmanager
+def opened(browser: Any, path: Path, address: str = "", **options: Any) -> Iterator[Any]:
+    """Open a page from disk; at the end it must have logged nothing and asked for nothing but itself."""
+    options = {"viewport": {"width": 1280, "height": 800}, **options}
+    context = browser.new_context(**options)
+    page = context.new_page()
+    complaints: list[str] = []
+    requests: list[str] = []
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url.partition("#")[0]))
+    page.goto(path.as_uri() + address)
+    page.wait_for_selector("body[data-shown]")
+    yield page
+    context.close()
+    assert complaints == []
+    assert set(requests) == {path.as_uri()}
+
+
+def point_at(page: Any, across: float, down: float) -> tuple[int, int, str]:
+    """Rest the pointer on the map, at shares of the canvas; the pair and the tip's text."""
+    box = page.locator(".stage canvas").bounding_box()
+    page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
+    tip = page.locator(".tip")
+    tip.wait_for(state="visible")
+    query, key = tip.get_attribute("data-pair").split()
+    return int(query), int(key), tip.inner_text()
+
+
+def tip_value(page: Any) -> float:
+    return float(page.locator(".tip [data-value]").get_attribute("data-value"))
+
+
+def table(page: Any) -> list[tuple[int, float]]:
+    """The rows of the table of links: token and weight."""
+    rows = page.locator("#text tbody tr").all()
+    return [
+        (
+            int(row.locator("td.where").inner_text()),
+            float(row.locator("[data-value]").get_attribute("data-value")),
+        )
+        for row in rows
+    ]
