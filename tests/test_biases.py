@@ -115,6 +115,18 @@ def test_a_bias_of_minus_infinity_excludes_as_a_mask_does(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_minus_infinity_excludes_whatever_the_key_holds_and_from_counts_too(engine: str) -> None:
+    inputs = make_inputs(5, 9, dtype=torch.float64)
+    allowed = masks.causal().to_dense(5, 9) & (torch.arange(9) != 6)
+    bias = torch.zeros(5, 9, dtype=torch.float64).masked_fill(~allowed, -math.inf)
+    plain, w = regard.attention(*inputs, bias=bias, return_weights=True, engine=engine)
+    _, masked = regard.attention(*inputs, allowed, return_weights=True, engine=engine)
+    torch.testing.assert_close(w.received(mean=True), masked.received(mean=True))
+    inputs.key[..., 6, :], inputs.value[..., 6, :] = math.nan, math.nan
+    assert_same_bits(regard.attention(*inputs, bias=bias, engine=engine), plain)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_minus_infinity_has_finite_gradients(engine: str) -> None:
     inputs = make_inputs(5, 9, dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(5, 9, dtype=torch.float64)

@@ -46,8 +46,9 @@ def test_the_same_for_fewer_batch_items_heads_and_other_values(engine: str) -> N
     assert_same_bits(decisions(batch=1, engine=engine), whole[:1])
     assert_same_bits(decisions(heads=2, key_heads=1, engine=engine), whole[:, :2])
     assert_same_bits(decisions(key_heads=4, engine=engine), whole)
-    seen = masks.causal().to_dense(N, M)
-    assert_same_bits(decisions(mask=masks.causal(), engine=engine), whole & seen)
+    per_head = masks.sliding_window(torch.tensor([1, 5, 20, 90]))
+    for mask in (masks.causal(), masks.padding([30, 50]), per_head, per_head & masks.prefix([4, 9])):
+        assert_same_bits(decisions(mask=mask, engine=engine), whole & mask.to_dense(N, M))
 
 
 @everywhere

@@ -238,7 +238,7 @@ def test_stale_weights_are_not_saved(tmp_path):
 def test_a_bias_that_is_a_formula_is_not_saved(tmp_path):
     query, key = tensors()
     weights = attention_weights(query, key, bias=regard.biases.alibi(HEADS))
-    with pytest.raises(RecordingError, match="`layers.0` cannot be saved: its bias is not dense"):
+    with pytest.raises(RecordingError, match=r"`layers\.0` cannot be saved: its bias is not dense"):
         Recording([one_call(weights)]).save(tmp_path / "seen")
 
 
@@ -380,7 +380,7 @@ def test_hostile_files_are_refused_in_one_sentence(tmp_path, name):
 
 
 def edited(path):
-    """The tensors, the metadata (its description None until it is written back) and the description of a file."""
+    """A file's tensors, its metadata (the description None until it is written back) and its description."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:

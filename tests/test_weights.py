@@ -221,6 +221,21 @@ def test_a_kept_tensor_changed_in_place_is_an_error(changed: str, question: str,
         QUESTIONS[question](w)
 
 
+def test_a_change_through_another_view_is_an_error_too() -> None:
+    q, k, v = make_inputs(N, M)
+    base = torch.zeros(2, 4, 2 * N, 8)
+    _, w = regard.attention(base[..., ::2, :], k, v, return_weights=True)
+    base[0, 0, 0, 0] = 1.0
+    with pytest.raises(regard.errors.StaleWeightsError, match="query"):
+        w.received()
+    q.requires_grad_()
+    _, w = regard.attention(q, k, v, return_weights=True)
+    with torch.no_grad():
+        q.mul_(0.9)  # an optimiser's step
+    with pytest.raises(regard.errors.StaleWeightsError, match="query"):
+        w.entropy()
+
+
 def test_relative_tables_and_slopes_are_kept_too() -> None:
     for tensor, bias in [
         (slopes := torch.rand(4, dtype=torch.float64), biases.alibi(slopes)),

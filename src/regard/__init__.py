@@ -2,6 +2,8 @@
 
 from regard import biases, errors, masks, reference
 from regard.attention import attention, merge
+from regard.models import watch
+from regard.recording import Recording
 from regard.torch_drop_in import scaled_dot_product_attention
 from regard.weights import AttentionWeights
 
@@ -9,6 +11,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AttentionWeights",
+    "Recording",
     "attention",
     "biases",
     "errors",
@@ -16,4 +19,5 @@ __all__ = [
     "merge",
     "reference",
     "scaled_dot_product_attention",
+    "watch",
 ]

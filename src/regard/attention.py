@@ -178,18 +178,11 @@ def _attend(engine: Engine, problem: Problem) -> tuple[Tensor, Tensor, Normalize
     inputs = _inputs(problem)
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
     if not wanted or not isinstance(engine, HasBackward):
-        output, normalizer = engine.forward(problem if wanted else _detached(problem))
-        return output, normalizer.logsumexp, _without_gradient(normalizer)
+        return engine.forward(problem if wanted else _detached(problem))
     output, logsumexp, *parts = _Attention.apply(  # type: ignore[no-untyped-call]
         engine, _detached(problem), *inputs
     )
     return output, logsumexp, Normalizer(*parts)
-
-
-def _without_gradient(normalizer: Normalizer) -> Normalizer:
-    return Normalizer(
-        *(t.detach() for t in (normalizer.maximum, normalizer.reference, normalizer.denominator))
-    )
 
 
 def _inputs(problem: Problem) -> list[Tensor | None]:
@@ -224,14 +217,14 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, engine: Any, problem: Problem, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-        output, normalizer = engine.forward(problem)
+        output, logsumexp, normalizer = engine.forward(problem)
         parts = normalizer.maximum, normalizer.reference, normalizer.denominator
         # Tensors are kept by autograd alone, which watches them for changes and lets checkpointing drop them.
         ctx.engine, ctx.problem = engine, _with_inputs(problem, [None] * len(inputs))
         ctx.save_for_backward(*inputs, output, *parts)
         ctx.mark_non_differentiable(*parts)
         ctx.set_materialize_grads(False)
-        return output, normalizer.logsumexp, *parts
+        return output, logsumexp, *parts
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:

@@ -144,7 +144,8 @@ class Dense(Bias):
         if shape[2:] != (n_queries, n_keys) or shape[0] not in (1, batch):
             raise ArgumentError(
                 f"`bias` must have shape (queries, keys) = ({n_queries}, {n_keys}), before it (batch or 1, "
-                f"heads or 1) if of rank 4, got {shape if shape[:2] != (1, 1) else shape[2:]} for batch {batch}"
+                f"heads or 1) if of rank 4 (batch is {batch}), got "
+                f"{shape if shape[:2] != (1, 1) else shape[2:]}"
             )
 
 

@@ -77,39 +77,52 @@ def _odd(vectors: Tensor) -> Tensor:
     return ~ordinary
 
 
-def logits(problem: Problem) -> Tensor:
-    """Scores × scale → softcap → + bias → mask, in the computing dtype: `[B, Hq, N, M]`."""
-    dtype, device = problem.compute_dtype, problem.device
+def attend(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Output `[B, Hq, N, Ev]` and logsumexp `[B, Hq, N]`, differentiable any number of times.
+
+    In the order of the conventions: scores × scale → softcap → + bias → mask → sink → softmax (→ dropout).
+    """
+    dtype = problem.compute_dtype
     allowed = problem.sets.to_dense()
     key = problem.key.to(dtype).repeat_interleave(problem.group_size, 1)
-    scores = _dot_products(problem.query.to(dtype), key, allowed) * problem.scale
+    logits = _dot_products(problem.query.to(dtype), key, allowed) * problem.scale
     if problem.softcap is not None:
-        scores = problem.softcap * (scores / problem.softcap).tanh()
+        logits = problem.softcap * (logits / problem.softcap).tanh()
     if problem.bias is not None:
-        rows, columns = slice(0, problem.n_queries), torch.arange(problem.n_keys, device=device)
-        scores = scores + problem.bias.tile(problem.frame, rows, columns, dtype)
-    return scores.masked_fill(~allowed, -torch.inf)
-
-
-def attend(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Output `[B, Hq, N, Ev]` and logits `[B, Hq, N, M]`, differentiable any number of times."""
-    dtype, device = problem.compute_dtype, problem.device
-    masked = logits(problem)
+        columns = torch.arange(problem.n_keys, device=problem.device)
+        logits = logits + problem.bias.tile(problem.frame, slice(0, problem.n_queries), columns, dtype)
+    logits = logits.masked_fill(~allowed, -torch.inf)
     sink = None if problem.sink_logits is None else problem.sink_logits.to(dtype).view(1, -1, 1, 1)
-    weights = softmax(masked, sink)
+    logsumexp = _logsumexp(logits, sink)
     if problem.value is None:
-        return problem.query[..., :0], masked
-    value = problem.value.to(dtype).repeat_interleave(problem.group_size, 1)
+        return problem.query[..., :0], logsumexp
+    weights = softmax(logits, sink)
     if problem.dropout_p > 0:
-        frame = problem.frame
-        kept = keep(
-            problem.seed,
-            problem.dropout_p,
-            torch.arange(problem.batch_size, device=device).view(-1, 1, 1, 1) + problem.first_item,
-            torch.arange(problem.num_heads, device=device).view(1, -1, 1, 1) + problem.first_head,
-            frame.query_positions.unsqueeze(-1),
-            (torch.arange(problem.n_keys, device=device).view(1, 1, -1) + frame.first_key).unsqueeze(-2),
-        )
-        weights = weights * kept / (1 - problem.dropout_p) if problem.dropout_p < 1 else weights * 0
-    output = _weighted_sum(weights, value, masked != -torch.inf)
-    return output.to(problem.dtype), masked
+        weights = weights * _kept(problem) / (1 - problem.dropout_p) if problem.dropout_p < 1 else weights * 0
+    value = problem.value.to(dtype).repeat_interleave(problem.group_size, 1)
+    return _weighted_sum(weights, value, logits != -torch.inf).to(problem.dtype), logsumexp
+
+
+def _logsumexp(logits: Tensor, sink: Tensor | None) -> Tensor:
+    """The logarithm of each row's denominator; −∞, and no gradient, for a row that holds nothing."""
+    nothing = logits.new_full((*logits.shape[:-1], 1), -torch.inf) if sink is None else sink
+    every = torch.cat([logits, nothing.expand(*logits.shape[:-1], 1)], -1)
+    empty = (every == -torch.inf).all(-1, keepdim=True)
+    result = every.masked_fill(empty, 0).logsumexp(-1)
+    return result.masked_fill(empty.squeeze(-1), -torch.inf)
+
+
+def _kept(problem: Problem) -> Tensor:
+    """What dropout keeps of the whole matrix."""
+    frame, device = problem.frame, problem.device
+    items, heads, keys = (
+        torch.arange(size, device=device) for size in (problem.batch_size, problem.num_heads, problem.n_keys)
+    )
+    return keep(
+        problem.seed,
+        problem.dropout_p,
+        items.view(-1, 1, 1, 1) + problem.first_item,
+        heads.view(1, -1, 1, 1) + problem.first_head,
+        frame.query_positions.unsqueeze(-1),
+        (keys.view(1, 1, -1) + frame.first_key).unsqueeze(-2),
+    )

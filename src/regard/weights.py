@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard import asking
 from regard import statistics as questions
+from regard.asking import Keys
 from regard.biases import Bias
 from regard.engines import Engine, choose
 from regard.errors import ArgumentError, ArgumentTypeError, StaleWeightsError, TooLargeError
-from regard.indexing import Selection, members, select
+from regard.indexing import Selection, select
 from regard.masks import Mask
 from regard.online_softmax import Normalizer
 from regard.precision import without_autocast
@@ -28,17 +30,6 @@ from regard.scores import load_query, score
 from regard.versions import version_of
 
 MAX_BYTES = 2**30
-
-Keys = slice | Sequence[int] | Tensor
-
-_PLAIN: dict[str, type[questions.Statistic]] = {
-    "entropy": questions.Entropy,
-    "max_logit": questions.MaxLogit,
-    "max_weight": questions.MaxWeight,
-    "distance": questions.Distance,
-    "diagonals": questions.Diagonals,
-}
-_NAMES = ("logsumexp", "received", *_PLAIN)
 
 # Rows computed on demand are formed in blocks of about this many logits.
 _BLOCK_LOGITS = 1 << 20
@@ -167,7 +158,7 @@ class AttentionWeights:
 
         Ties go to the lower index; index −1 and weight 0 where fewer keys are allowed.
         """
-        weights, indices = self._fold([self._top_keys(k)])[0]
+        weights, indices = self._fold([asking.top_keys(k)])[0]
         return weights, indices
 
     def received(self, queries: Keys | None = None, mean: bool = False) -> Tensor:
@@ -176,18 +167,18 @@ class AttentionWeights:
         With `mean`, divided by the number of chosen queries that the mask lets attend the key. As H2O (Zhang
         et al. 2023) and, over the last queries, SnapKV (Li et al. 2024) use it.
         """
-        return self._one(self._received(queries, mean))
+        return self._one(asking.received(queries, mean, self._problem))
 
     def mass(self, keys: Keys) -> Tensor:
         """Σ of Pᵢⱼ over a set of keys (a slice, indices or bools `[M]`), `[..., Hq, N]`."""
-        return self._one(self._mass(keys))
+        return self._one(asking.mass(keys, self._problem))
 
     def pooled(self, rows: int, cols: int) -> Tensor:
         """Block means, `[..., Hq, rows, cols]`: a heat map of any length at any resolution.
 
         Edges at ⌊r·N/rows⌋ and ⌊c·M/cols⌋; masked entries count 0, and so does a block without entries.
         """
-        return self._one(self._pooled((rows, cols)))
+        return self._one(asking.pooled((rows, cols)))
 
     def statistics(
         self,
@@ -205,22 +196,15 @@ class AttentionWeights:
         >>> w.statistics("entropy", "received", top_keys=8, pooled=(64, 64), mass=slice(0, 1)).keys()
         dict_keys(['entropy', 'received', 'top_keys', 'pooled', 'mass'])
         """
-        asked: dict[str, questions.Statistic] = {}
-        for name in names:
-            if name not in _NAMES:
-                arguments = name in ("top_keys", "pooled", "mass")
-                advice = f": `{name}` takes an argument, as in {name}=…" if arguments else ""
-                raise ArgumentError(f"`names` must be among {', '.join(_NAMES)}, got {name!r}{advice}")
-            if name != "logsumexp":
-                asked[name] = self._received(None, False) if name == "received" else _PLAIN[name]()
+        asked = asking.named(names, self._problem)
         if top_keys is not None:
-            asked["top_keys"] = self._top_keys(top_keys)
+            asked["top_keys"] = asking.top_keys(top_keys)
         if pooled is not None:
-            asked["pooled"] = self._pooled(pooled)
+            asked["pooled"] = asking.pooled(pooled)
         if mass is not None:
-            asked["mass"] = self._mass(mass)
+            asked["mass"] = asking.mass(mass, self._problem)
         if received is not None:
-            asked["received"] = self._received(received, False)
+            asked["received"] = asking.received(received, False, self._problem)
         answers = dict(zip(asked, self._fold(list(asked.values())), strict=True))
         return answers | ({"logsumexp": self.logsumexp} if "logsumexp" in names else {})
 
@@ -266,23 +250,6 @@ class AttentionWeights:
                 f"{tuple(x.shape)}"
             ) from None
         return x.reshape(problem.batch_size, *x.shape[-3:])
-
-    def _top_keys(self, k: int) -> questions.Statistic:
-        return questions.TopKeys(_count(k, "top_keys"))
-
-    def _pooled(self, shape: tuple[int, int]) -> questions.Statistic:
-        if not isinstance(shape, Sequence) or len(shape) != 2:
-            raise ArgumentTypeError(f"`pooled` must be (rows, cols), got {shape!r}")
-        return questions.Pooled(_count(shape[0], "rows"), _count(shape[1], "cols"))
-
-    def _mass(self, keys: Keys) -> questions.Statistic:
-        return questions.Mass(members(keys, self._problem.n_keys, "keys").to(self.device))
-
-    def _received(self, queries: Keys | None, mean: bool) -> questions.Statistic:
-        chosen = (
-            None if queries is None else members(queries, self._problem.n_queries, "queries").to(self.device)
-        )
-        return questions.Received(chosen, mean)
 
     def _one(self, statistic: questions.Statistic) -> Tensor:
         answer = self._fold([statistic])[0]
@@ -390,13 +357,5 @@ def attention_weights(
     )
     chosen = choose(engine, problem)
     with torch.no_grad():
-        _, normalizer = chosen.forward(problem)
-    return AttentionWeights(problem, chosen, normalizer, layout, normalizer.logsumexp)
-
-
-def _count(value: int, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(f"`{name}` must be an int, got {value!r}")
-    if value < 1:
-        raise ArgumentError(f"`{name}` must be at least 1, got {value}")
-    return value
+        _, logsumexp, normalizer = chosen.forward(problem)
+    return AttentionWeights(problem, chosen, normalizer, layout, logsumexp)

@@ -81,7 +81,7 @@ def test_what_a_folder_lacks_is_named(folder, tmp_path, pattern, sentence):
 
 
 def test_what_is_not_a_folder_is_named(tmp_path):
-    with pytest.raises(ModelError, match="must be a folder .*nowhere does not exist"):
+    with pytest.raises(ModelError, match=r"must be a folder .*nowhere does not exist"):
         load(tmp_path / "nowhere")
     file = tmp_path / "model.bin"
     file.write_bytes(b"")
@@ -119,7 +119,7 @@ def test_weights_of_another_model_are_refused(folder, tmp_path):
     path = shutil.copytree(folder, tmp_path / "model")
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
-    with pytest.raises(ModelError, match="lack .*layers.2"):
+    with pytest.raises(ModelError, match=r"lack .*layers\.2"):
         load(path)
 
 

@@ -77,29 +77,29 @@ def test_flex_attention_with_a_block_mask(heads):
 
     block_mask = create_block_mask(rule, 2, heads, 6, 6, device="cpu")
     seen = observe(call("flex_attention", mask=block_mask, softcap=5.0), MaskReader())
-    expected = torch.stack(
-        [
-            torch.stack(
-                [predicate_mask(lambda _, i, j: i - 2 - b - h < j <= i, 1, 1, 6, 6)[0, 0] for h in range(4)]
-            )
-            for b in range(2)
-        ]
-    )
-    assert torch.equal(allowed(seen), expected if heads else expected[:, :1].expand(2, 4, 6, 6))
+    for head in range(4):
+        reach = 2 + (head if heads else 0)
+        expected = predicate_mask(lambda b, i, j, reach=reach: i - reach - b < j <= i, 2, 1, 6, 6)
+        assert torch.equal(allowed(seen)[:, [head]], expected)
     assert seen.softcap == 5.0
 
 
-def test_sdpa_without_a_mask_is_causal_only_for_several_queries_of_a_causal_module():
-    for options, n_queries, causal in (
-        ({}, 6, True),
-        ({}, 1, False),
-        ({"is_causal": False}, 6, False),
-    ):
-        seen = observe(call("sdpa", n_queries=n_queries, **options), MaskReader())
-        expected = predicate_mask(lambda b, i, j: j <= i if causal else True, 2, 4, n_queries, 6)
-        assert torch.equal(allowed(seen), expected)
-    told = observe(call("sdpa", is_causal=False), MaskReader())
-    assert allowed(told).all()
+@pytest.mark.parametrize(
+    ("n_queries", "of_the_module", "told", "causal"),
+    [
+        (6, True, None, True),
+        (6, False, None, False),
+        (6, True, False, False),
+        (6, False, True, True),
+        (1, True, None, False),
+        (1, True, True, False),
+    ],
+)
+def test_sdpa_without_a_mask_is_causal_for_several_queries(n_queries, of_the_module, told, causal):
+    heard = call("sdpa", n_queries=n_queries, is_causal=of_the_module)
+    heard.options.update({} if told is None else {"is_causal": told})
+    expected = predicate_mask(lambda b, i, j: j <= i or not causal, 2, 4, n_queries, 6)
+    assert torch.equal(allowed(observe(heard, MaskReader())), expected)
 
 
 def test_sdpa_is_causal_from_the_top_left():

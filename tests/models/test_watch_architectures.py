@@ -198,20 +198,17 @@ def test_a_function_that_does_more_than_it_is_told_is_refused(change):
         if change == "keys":
             key = key.roll(1, 2)
         output, _ = sdpa(module, query, key, value, attention_mask, **options)
-        return output * torch.sigmoid(query.mean(-1)).transpose(1, 2)[
-            ..., None
-        ] if change == "gate" else output, None
+        if change == "gate":
+            output = output * torch.sigmoid(query.mean(-1)).mT[..., None]
+        return output, None
 
     AttentionInterface.register("odd", odd_attention)
     transformers.AttentionMaskInterface.register("odd", transformers.masking_utils.sdpa_mask)
     try:
         model = build("LlamaForCausalLM", "LlamaConfig")
-        with (
-            implementation(model, "odd"),
-            pytest.raises(ModelError, match=r"model\.layers\.0\.self_attn.*own output"),
-        ):
-            with watch(model):
-                model(IDS)
+        wanted = r"model\.layers\.0\.self_attn.*own output"
+        with implementation(model, "odd"), pytest.raises(ModelError, match=wanted), watch(model):
+            model(IDS)
     finally:
         del (
             AttentionInterface._global_mapping["odd"],

@@ -27,8 +27,8 @@ class Gradients:
 class Engine(Protocol):
     """An engine is a module with these functions."""
 
-    def forward(self, problem: Problem) -> tuple[Tensor, Normalizer]:
-        """The output `[B, Hq, N, Ev]` (`[B, Hq, N, 0]` without a value) and the normalizer of its weights."""
+    def forward(self, problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
+        """The output `[B, Hq, N, Ev]` (Ev = 0 without a value), its logsumexp, and the weights' normalizer."""
 
     def fold(self, problem: Problem, normalizer: Normalizer, statistics: Sequence[Statistic]) -> None:
         """Show the weights, tile by tile, to all of the statistics in one pass."""

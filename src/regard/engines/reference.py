@@ -6,31 +6,28 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from regard import reference
-from regard.online_softmax import Normalizer, finite_reference
+from regard import online_softmax, reference
+from regard.online_softmax import Normalizer
 from regard.precision import without_autocast
 from regard.problem import Problem
-from regard.products import ALIGNMENT
-from regard.scores import Tile
+from regard.scores import Tile, load_query, score
 from regard.statistics import Statistic, WeightTile
 
 
 @without_autocast
-def forward(problem: Problem) -> tuple[Tensor, Normalizer]:
-    """The output `[B, Hq, N, Ev]` and the normalizer of its weights; gradients flow through both."""
-    output, logits = reference.attend(problem)
-    nothing = logits.new_full(logits.shape[:-1], -torch.inf)
-    maximum = logits.detach().amax(-1) if problem.n_keys else nothing
-    shift, sink = finite_reference(maximum), None
-    if problem.sink_logits is not None:
-        sink = problem.sink_logits.to(maximum.dtype).view(1, -1, 1).expand_as(maximum)
-        shift = finite_reference(maximum.maximum(sink.detach()))
-    denominator = (logits - shift.unsqueeze(-1)).exp().sum(-1)
-    return output, Normalizer(
-        maximum, shift, denominator if sink is None else denominator + (sink - shift).exp()
-    )
+def forward(problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
+    """The output `[B, Hq, N, Ev]` and its logsumexp, both with gradients, and the weights' normalizer.
+
+    The normalizer comes from the same tile that `fold` shows, so that both agree to the last bit.
+    """
+    output, logsumexp = reference.attend(problem)
+    with torch.no_grad():
+        state = online_softmax.init(output.shape[:3], 0, problem.compute_dtype, problem.device)
+        if problem.n_keys:
+            online_softmax.update(state, _whole(problem).logits, None)
+        _, normalizer = online_softmax.finish(state, problem.sink_logits)
+    return output, logsumexp, normalizer
 
 
 @without_autocast
@@ -40,9 +37,12 @@ def fold(problem: Problem, normalizer: Normalizer, statistics: Sequence[Statisti
         statistic.begin(problem)
     if 0 in (problem.batch_size, problem.num_heads, problem.n_queries, problem.n_keys):
         return
-    logits = pad(reference.logits(problem), (0, -problem.n_keys % ALIGNMENT), value=-torch.inf)
-    tile = Tile(slice(0, problem.n_queries), 0, problem.n_keys, logits, None)
-    whole = (slice(0, size) for size in (problem.batch_size, problem.num_heads, problem.num_key_heads))
-    shown = WeightTile(problem, tile, normalizer, *whole)
+    sizes = problem.batch_size, problem.num_heads, problem.num_key_heads
+    shown = WeightTile(problem, _whole(problem), normalizer, *(slice(0, size) for size in sizes))
     for statistic in statistics:
         statistic.add(shown)
+
+
+def _whole(problem: Problem) -> Tile:
+    rows = slice(0, problem.n_queries)
+    return score(problem, load_query(problem, rows), rows, 0, problem.n_keys, whole=False)

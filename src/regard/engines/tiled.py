@@ -41,8 +41,8 @@ class _Part:
 
 
 @without_autocast
-def forward(problem: Problem) -> tuple[Tensor, Normalizer]:
-    """The output `[B, Hq, N, Ev]` in the input's dtype, and the normalizer of its weights.
+def forward(problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
+    """The output `[B, Hq, N, Ev]` in the input's dtype, its logsumexp, and the normalizer of its weights.
 
     Without a value only the weights' normalizer is computed: the output is then `[B, Hq, N, 0]`.
     """
@@ -60,7 +60,7 @@ def forward(problem: Problem) -> tuple[Tensor, Normalizer]:
             normalizer.maximum[part.batch, part.heads, rows] = state.maximum
             normalizer.reference[part.batch, part.heads, rows] = state.reference
             normalizer.denominator[part.batch, part.heads, rows] = state.denominator
-    return output, normalizer
+    return output, normalizer.logsumexp, normalizer
 
 
 def _forward_rows(problem: Problem, rows: slice, finite: Tensor | None) -> tuple[Tensor, Normalizer]:

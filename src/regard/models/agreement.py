@@ -35,12 +35,12 @@ def require_agreement(seen: Observation, output: Tensor) -> None:
     gap = (ours - theirs).abs().amax(-1)
     # Scores are off by eps times the largest they can be, weights by that share of themselves.
     tolerance = 16 * torch.finfo(seen.query.dtype).eps * (1 + reach) * seen.value.float().abs().amax()
-    # Rows that may attend nothing are filled differently by every kernel; a NaN in the model is no fault of ours.
+    # Kernels fill rows that may attend nothing each in its own way; a NaN in the model is no fault of ours.
     wrong = live & gap.isfinite() & (gap > tolerance)
     if bool(wrong.any()):
         raise ModelError(
-            "it computes something that its arguments do not tell of: the attention they describe differs from the "
-            f"model's own output by {gap[wrong].max().item():.3g}, so its weights cannot be recorded exactly"
+            "it computes something that its arguments do not tell of: what they describe differs from the "
+            f"model's own output by {gap[wrong].max().item():.3g}"
         )
 
 

@@ -36,7 +36,7 @@ def load(name: str) -> LoadedModel:
 
 
 def _package(module: str, requirement: str) -> Path:
-    """The folder of a package that is installed for the files in it; its code, and what that needs, is not run."""
+    """The folder of a package that is installed for the files in it; none of its code is run."""
     spec = find_spec(module)
     if spec is None or spec.origin is None:
         raise MissingExtraError(
@@ -69,7 +69,7 @@ def _unpacked_smollm2() -> Path:
             }
             transformers.AutoTokenizer.from_pretrained(**where).save_pretrained(unfinished)
             packed = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-            # What was read from a quantised file refuses to be saved; the same weights in a fresh model do not.
+            # A model read from a quantised file refuses to be saved; its weights in a fresh model do not.
             config = packed.config.to_dict()
             config.pop("quantization_config", None)
             plain = type(packed)(type(packed.config).from_dict(config))

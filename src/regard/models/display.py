@@ -43,7 +43,7 @@ def _text(raw: bytes) -> str:
 
 @cache
 def _byte_alphabet() -> dict[str, int]:
-    """The alphabet of GPT-2: printable Latin-1 bytes stand for themselves, the others for U+0100 on, in order."""
+    """The alphabet of GPT-2: printable Latin-1 bytes as themselves, the others as U+0100 on, in order."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}

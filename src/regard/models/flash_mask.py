@@ -15,7 +15,7 @@ from regard.recording.rows import Rows
 
 
 def flash_mask(call: HeardCall, n_queries: int, n_keys: int, device: torch.device) -> Mask | None:
-    """Causal from the bottom right, a window, packed documents, and a 2-D `[B, M]` mask of real keys, combined.
+    """Causal from the bottom right, a window, packed documents and a mask `[B, M]` of real keys, combined.
 
     A query that is itself padding attends nothing: the kernel never sees it.
     """

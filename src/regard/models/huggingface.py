@@ -117,7 +117,7 @@ def _heard(
     kwargs: dict[str, Any],
     output: Tensor,
 ) -> HeardCall:
-    """The call with its arguments by name. The first five stand in one order everywhere; the rest does not."""
+    """The call with its arguments by name. The first five stand in one order everywhere, the rest do not."""
     leading = ("module", "query", "key", "value", "attention_mask")
     named = dict(zip(leading, args, strict=False))
     if len(args) > len(leading):

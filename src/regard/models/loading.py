@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,7 @@ class LoadedModel:
             raise ArgumentError("`text` must hold something to read, got an empty text")
         if self.max_tokens is not None and len(ids) > self.max_tokens:
             raise ArgumentError(
-                f"`text` must fit the context of {self.name}, {self.max_tokens:,} tokens, got {len(ids):,} tokens"
+                f"`text` must fit the context of {self.name}, {self.max_tokens:,} tokens, got {len(ids):,}"
             )
         return Encoded(torch.tensor([ids]), display_tokens(self.tokenizer, ids))
 
@@ -136,22 +138,19 @@ def import_transformers() -> Any:
     return transformers
 
 
-class quiet:
+@contextmanager
+def quiet(transformers: Any) -> Iterator[None]:
     """While it lasts, transformers prints no progress bars and no reports of unused weights."""
-
-    def __init__(self, transformers: Any) -> None:
-        self._logging = transformers.utils.logging
-
-    def __enter__(self) -> None:
-        self._verbosity = self._logging.get_verbosity()
-        self._progress = self._logging.is_progress_bar_enabled()
-        self._logging.set_verbosity_error()
-        self._logging.disable_progress_bar()
-
-    def __exit__(self, *_: object) -> None:
-        self._logging.set_verbosity(self._verbosity)
-        if self._progress:
-            self._logging.enable_progress_bar()
+    logging = transformers.utils.logging
+    verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if progress:
+            logging.enable_progress_bar()
 
 
 def _first_line(error: BaseException) -> str:

@@ -51,7 +51,7 @@ class MaskReader:
         self._last: tuple[weakref.ref[Tensor], Any, ReadMask] | None = None
 
     def read(self, mask: Any, n_queries: int, n_keys: int) -> ReadMask:
-        """A boolean (True = may attend) or additive mask that broadcasts to `[B, Hq, N, M]`; or a flex block mask.
+        """A boolean (True = may attend) or additive mask that broadcasts to `[B, Hq, N, M]`, or a BlockMask.
 
         Keys past `n_keys` are ignored, as the models' own functions do.
         """
@@ -80,14 +80,15 @@ def _read(mask: Tensor, n_queries: int, n_keys: int) -> ReadMask:
         or not (whole.shape[-1] == 1 or whole.shape[-1] >= n_keys)
     ):
         raise ModelError(
-            f"its attention mask must broadcast to (batch, heads, {n_queries}, {n_keys}), got {tuple(mask.shape)}"
+            f"its attention mask must broadcast to (batch, heads, {n_queries}, {n_keys}), got "
+            f"{tuple(mask.shape)}"
         )
     whole = whole.detach()[..., :n_keys].expand(-1, -1, n_queries, n_keys)
     if boolean:
         return ReadMask(_own(KeySets.from_dense(whole)))
     allowed = whole > EXCLUDED
     added = whole.masked_fill(~allowed, 0.0)
-    # A NaN in the mask is neither allowed nor excluded by comparison: it must spoil what it spoiled in the model.
+    # A NaN in the mask compares as excluded, but in the model it spoiled its row: it must do so here.
     if bool(whole.isnan().any()):
         allowed, added = allowed | whole.isnan(), whole
     sets = None if bool(allowed.all()) else KeySets.from_dense(allowed)

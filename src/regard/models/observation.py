@@ -158,7 +158,8 @@ def _with_position_bias(call: HeardCall, seen: Observation) -> Observation:
     n_queries, n_keys = seen.query.shape[-2], seen.key.shape[-2]
     if position_bias.dim() != 4 or position_bias.shape[-2] != n_queries or position_bias.shape[-1] < n_keys:
         raise ModelError(
-            f"its position bias must have shape (batch, heads, {n_queries}, {n_keys}), got {tuple(position_bias.shape)}"
+            f"its position bias must have shape (batch, heads, {n_queries}, {n_keys}), got "
+            f"{tuple(position_bias.shape)}"
         )
     position_bias = position_bias.detach()[..., :n_keys]
     return replace(seen, bias=position_bias if seen.bias is None else seen.bias + position_bias)

@@ -13,7 +13,7 @@ Layers = int | str | Iterable[int | str] | None
 
 
 class Selection:
-    """Layers chosen by index (the order in which calls are first seen) or by the pattern of a module's name."""
+    """Layers chosen by index, in the order in which they are first seen, or by a pattern of the name."""
 
     def __init__(self, layers: Layers, model: nn.Module) -> None:
         self._all = layers is None
@@ -21,7 +21,7 @@ class Selection:
         for choice in chosen:
             if isinstance(choice, bool) or not isinstance(choice, int | str):
                 raise ArgumentTypeError(
-                    f"`layers` must be indices or name patterns, got {choice!r} of type {type(choice).__name__}"
+                    f"`layers` must be indices or name patterns, got {choice!r}, a {type(choice).__name__}"
                 )
             if isinstance(choice, int) and choice < 0:
                 raise ArgumentError(
@@ -40,9 +40,8 @@ class Selection:
     def __contains__(self, call: tuple[str, int]) -> bool:
         """Whether a call is chosen, given its module's name and its layer."""
         module, layer = call
-        matched = {pattern for pattern in self._patterns if fnmatchcase(module, pattern)}
-        if layer in self._indices:
-            matched = {*matched, layer}
+        matched: set[int | str] = {pattern for pattern in self._patterns if fnmatchcase(module, pattern)}
+        matched |= {layer} & self._indices
         self._unseen -= matched
         return self._all or bool(matched)
 
@@ -51,5 +50,5 @@ class Selection:
         if self._unseen:
             missing = ", ".join(repr(choice) for choice in sorted(self._unseen, key=str))
             raise NothingSeenError(
-                f"`layers` names {missing}, but of the {n_layers} attention layers that were seen none is that one"
+                f"`layers` names {missing}, which is none of the {n_layers} attention layers that were seen"
             )

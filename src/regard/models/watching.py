@@ -136,14 +136,14 @@ class _Watcher:
         if not self.steps.begun:
             return "the model was not called while it was watched"
         return (
-            f"{type(self._model).__name__} does not call its attention through transformers' AttentionInterface "
-            "(it is traced, or computes its softmax by itself)"
+            f"{type(self._model).__name__} does not call its attention through transformers' AttentionInterface"
+            " (it is traced, or computes its softmax by itself)"
         )
 
     def _weights(
         self, seen: Observation, identity: tuple[str, int, int]
     ) -> tuple[AttentionWeights, KeySpan | None]:
-        """The weights of a call, and where its keys were kept, if what they are computed from was kept."""
+        """The weights of a call, and where its keys are kept if the call is to be kept."""
         if not self._keep_weights:
             return seen.weights(seen.key), None
         with self._lock:

@@ -8,7 +8,8 @@ A safetensors file. Its header's metadata holds `format`, `version` and `recordi
          "weights": null or {
             "query": tensor, "keys": tensor, "span": [start, stop], "starts": tensor, "ends": tensor,
             "dense": tensor or null, "bias": tensor or null, "sink_logits": tensor or null,
-            "scale": float, "softcap": float or null, "query_start": int or tensor, "key_start": int or tensor,
+            "scale": float, "softcap": float or null,
+            "query_start": int or tensor, "key_start": int or tensor,
             "batch_shape": [int, ...] or null,
             "maximum": tensor, "reference": tensor, "denominator": tensor}}, ...]}
 

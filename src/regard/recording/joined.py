@@ -35,8 +35,8 @@ def join(calls: Sequence[Call]) -> AttentionWeights:
     problems = [part.problem for part in parts]
     if len(spans) < len(calls) or not _continuous(spans, problems):
         raise ArgumentError(
-            f"`{calls[0].module}` has {len(calls)} calls that do not continue one another: name the `steps` of one "
-            "generation"
+            f"`{calls[0].module}` has {len(calls)} calls that do not continue one another: name the `steps` "
+            "of one generation"
         )
     first, n_keys = problems[0], max(span.stop for span in spans)
     for name in ("scale", "softcap"):
@@ -75,7 +75,8 @@ def _continuous(spans: Sequence[KeySpan], problems: Sequence[Problem]) -> bool:
 def _joined_sets(problems: Sequence[Problem], offsets: Sequence[int], n_keys: int) -> KeySets:
     """Each call's key sets, moved to where its keys stand in the sequence, under one another."""
     slots = max(problem.sets.intervals.starts.shape[-1] for problem in problems)
-    starts, ends = [], []
+    starts: list[Tensor] = []
+    ends: list[Tensor] = []
     for problem, offset in zip(problems, offsets, strict=True):
         intervals = problem.sets.intervals
         empty = intervals.ends <= intervals.starts

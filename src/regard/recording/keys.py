@@ -33,7 +33,7 @@ class GrowingKeys:
         self.length = keys.shape[-2]
 
     def columns(self, start: int, stop: int) -> Tensor:
-        """A view of some columns. Growing writes beyond every view that exists, so a view has a version of its own."""
+        """A view of some columns, with a version of its own: growing writes beyond every view that exists."""
         return self._buffer.data[..., start:stop, :]
 
     def continued_by(self, keys: Tensor, n_queries: int) -> int | None:

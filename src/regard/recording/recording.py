@@ -93,7 +93,7 @@ class Recording(Sequence[Call]):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Recording:
-        """Read what `save` wrote. Raises `RecordingError` for anything else; no code in a file is ever run."""
+        """Read what `save` wrote. Raises `RecordingError` for anything else; no code in a file is run."""
         from regard.recording.reading import read
 
         return read(path)

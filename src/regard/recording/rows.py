@@ -23,8 +23,8 @@ class Rows(Mask):
         intervals = self.sets.intervals
         if (intervals.n_queries, intervals.n_keys) != (frame.n_queries, frame.n_keys):
             raise ArgumentError(
-                f"`mask` was compiled for (queries, keys) = ({intervals.n_queries}, {intervals.n_keys}), got a call "
-                f"of ({frame.n_queries}, {frame.n_keys})"
+                f"`mask` was compiled for ({intervals.n_queries}, {intervals.n_keys}) (queries, keys), got a "
+                f"call of ({frame.n_queries}, {frame.n_keys})"
             )
         return self.sets if intervals.starts.device == frame.device else self.to(frame.device).sets
 
