@@ -11,13 +11,13 @@ from pathlib import Path
 # Each module may import those of the stages before its own, and its neighbours as long as no circle arises.
 STAGES = (
     {"errors"},
-    {"intervals", "indexing", "versions", "dropout", "diagonals", "products"},
+    {"intervals", "indexing", "versions", "dropout", "diagonals", "products", "compiling"},
     {"masks", "biases"},
     {"problem"},
     {"precision"},
     {"scores", "ranking", "reference", "online_softmax", "statistics"},
     {"engines"},
-    {"attention", "torch_drop_in", "weights", "weights_html"},
+    {"attention", "torch_drop_in", "weights", "asking", "weights_html"},
     {"nn", "recording"},
     {"models", "answers", "checks", "distributed"},
     {"viewer"},

@@ -1,4 +1,4 @@
-"""Everything at once: any mask with any bias, softcap, sink and dropout, output and all gradients in float64."""
+"""Everything at once: any mask, bias, softcap, sink and dropout; output and gradients in float64."""
 
 import pytest
 import torch

@@ -54,7 +54,8 @@ def test_the_examples_of_a_module_are_true(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert example_complaints(name, tmp_path, DOCTEST) == ""
+    complaints = example_complaints(name, tmp_path, DOCTEST)
+    assert not complaints, complaints
 
 
 def test_everything_public_has_a_docstring() -> None:

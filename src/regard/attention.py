@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard import online_softmax
 from regard.biases import Bias
+from regard.compiling import outside_graphs
 from regard.engines import Engine, HasBackward, choose
 from regard.errors import ArgumentError, ArgumentTypeError, EngineError
 from regard.masks import Mask
@@ -173,6 +174,7 @@ def merge(
     return online_softmax.merge(parts, sink_logits)
 
 
+@outside_graphs
 def _attend(engine: Engine, problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
     """Output, logsumexp (both with gradients where asked for) and normalizer."""
     inputs = _inputs(problem)

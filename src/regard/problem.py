@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard import biases
 from regard.biases import Bias
+from regard.compiling import outside_graphs
 from regard.dropout import draw_seed
 from regard.errors import ArgumentError, ArgumentTypeError
 from regard.intervals import Intervals
@@ -119,6 +120,7 @@ class Problem:
         )
 
 
+@outside_graphs
 def prepare(
     query: Tensor,
     key: Tensor,

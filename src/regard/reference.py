@@ -84,13 +84,17 @@ def attend(problem: Problem) -> tuple[Tensor, Tensor]:
     """
     dtype = problem.compute_dtype
     allowed = problem.sets.to_dense()
+    bias = None
+    if problem.bias is not None:
+        columns = torch.arange(problem.n_keys, device=problem.device)
+        bias = problem.bias.tile(problem.frame, slice(0, problem.n_queries), columns, dtype)
+        allowed = allowed & (bias != -torch.inf)
     key = problem.key.to(dtype).repeat_interleave(problem.group_size, 1)
     logits = _dot_products(problem.query.to(dtype), key, allowed) * problem.scale
     if problem.softcap is not None:
         logits = problem.softcap * (logits / problem.softcap).tanh()
-    if problem.bias is not None:
-        columns = torch.arange(problem.n_keys, device=problem.device)
-        logits = logits + problem.bias.tile(problem.frame, slice(0, problem.n_queries), columns, dtype)
+    if bias is not None:
+        logits = logits + bias
     logits = logits.masked_fill(~allowed, -torch.inf)
     sink = None if problem.sink_logits is None else problem.sink_logits.to(dtype).view(1, -1, 1, 1)
     logsumexp = _logsumexp(logits, sink)

@@ -53,7 +53,10 @@ def score(problem: Problem, query: Tensor, rows: slice | Tensor, first: int, las
         logits = softcapped * problem.softcap
     columns = torch.arange(first, last, device=problem.device)
     if problem.bias is not None:
-        logits[..., :width] += problem.bias.tile(problem.frame, rows, columns, problem.compute_dtype)
+        added = problem.bias.tile(problem.frame, rows, columns, problem.compute_dtype)
+        logits[..., :width] += added
+        # NaN − ∞ is NaN: a bias of −∞ too excludes by selecting.
+        logits[..., :width].masked_fill_(added == -torch.inf, -torch.inf)
     if not whole:
         # Selecting, never adding: whatever an excluded key holds, NaN included, is gone here.
         logits[..., :width].masked_fill_(~problem.sets.allowed(rows, columns), -torch.inf)

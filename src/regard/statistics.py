@@ -157,16 +157,22 @@ class Received(Statistic):
         self.problem = problem
         shape = problem.batch_size, problem.num_heads, problem.n_keys
         self.result = torch.zeros(shape, dtype=problem.compute_dtype, device=problem.device)
+        self.allowed = torch.zeros_like(self.result) if self.mean and problem.bias is not None else None
 
     def add(self, tile: WeightTile) -> None:
-        weights = tile.weights
-        if self.queries is not None:
-            weights = weights[:, :, self.queries[tile.rows]]
-        self.result[tile.batch, tile.heads, tile.columns] += weights.sum(-2)
+        self.result[tile.batch, tile.heads, tile.columns] += self._chosen(tile.weights, tile).sum(-2)
+        if self.allowed is not None:
+            allowed = tile.tile.allowed[..., : tile.tile.width]
+            self.allowed[tile.batch, tile.heads, tile.columns] += self._chosen(allowed, tile).sum(-2)
+
+    def _chosen(self, rows: Tensor, tile: WeightTile) -> Tensor:
+        return rows if self.queries is None else rows[:, :, self.queries[tile.rows]]
 
     def end(self, normalizer: Normalizer) -> Tensor:
         if not self.mean:
             return self.result
+        if self.allowed is not None:  # a bias may exclude too: then pairs had to be counted one by one
+            return self.result / self.allowed.clamp(min=1)
         sets = self.problem.sets
         if self.queries is not None:
             sets = sets.select(rows=self.queries.nonzero().flatten())

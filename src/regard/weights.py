@@ -18,6 +18,7 @@ from regard import asking
 from regard import statistics as questions
 from regard.asking import Keys
 from regard.biases import Bias
+from regard.compiling import outside_graphs
 from regard.engines import Engine, choose
 from regard.errors import ArgumentError, ArgumentTypeError, StaleWeightsError, TooLargeError
 from regard.indexing import Selection, select
@@ -256,6 +257,7 @@ class AttentionWeights:
         assert isinstance(answer, Tensor)
         return answer
 
+    @outside_graphs
     @torch.no_grad()
     def _fold(self, statistics: list[questions.Statistic]) -> list[Any]:
         problem = self._current()
@@ -265,6 +267,7 @@ class AttentionWeights:
         answers = [statistic.end(self._normalizer) for statistic in statistics]
         return [tuple(map(restore, a)) if isinstance(a, tuple) else restore(a) for a in answers]
 
+    @outside_graphs
     @torch.no_grad()
     def _block(self, selection: Selection, max_bytes: int, weights: bool) -> Tensor:
         problem = self._current()

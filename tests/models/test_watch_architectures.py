@@ -73,14 +73,17 @@ def test_a_sliding_window(kernel):
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])
-def test_a_window_slides_over_a_generation(kernel):
-    model = build("MistralForCausalLM", "MistralConfig", sliding_window=4)
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("window", [4, 15])
+def test_a_window_slides_over_a_generation(kernel, cache, window):
+    model = build("MistralForCausalLM", "MistralConfig", sliding_window=window)
+    count = {"max_new_tokens": 7, "min_new_tokens": 7, "do_sample": False}
     with implementation(model, kernel):
-        plain = model.generate(IDS, max_new_tokens=7, min_new_tokens=7, do_sample=False)
+        plain = model.generate(IDS, cache_implementation=cache, disable_compile=True, **count)
         with watch(model) as recording:
-            ids = model.generate(IDS, max_new_tokens=7, min_new_tokens=7, do_sample=False)
+            ids = model.generate(IDS, cache_implementation=cache, disable_compile=True, **count)
     assert torch.equal(ids, plain)
-    assert recording[-1].weights.shape[-1] == 4, "the cache holds what the window reaches"
+    assert recording[-1].weights.shape[-1] == window, "the cache holds what the window reaches"
     for layer, expected in enumerate(eager_weights(model, input_ids=ids[:, :-1])):
         joined = recording.joined(f"model.layers.{layer}.self_attn")
         assert_rows_equal(joined, expected)

@@ -29,15 +29,17 @@ _KINDS: Sequence[tuple[str, Callable[[HeadSummary], float]]] = (
 
 
 def telling_heads(lines: Sequence[HeadSummary]) -> list[tuple[str, HeadSummary]]:
-    """For each kind the heads that do it most, each head once, under the first kind that takes it."""
-    taken: set[tuple[int, int]] = set()
-    chosen = []
-    for kind, measure in _KINDS:
-        left = [line for line in lines if (line.layer, line.head) not in taken and isfinite(measure(line))]
-        for line in sorted(left, key=measure, reverse=True)[:_OF_EACH_KIND]:
-            taken.add((line.layer, line.head))
-            chosen.append((kind, line))
-    return chosen
+    """For each kind the heads that do it most. Kinds choose in turns, and no head is chosen twice."""
+    left = list(lines)
+    chosen: dict[str, list[HeadSummary]] = {kind: [] for kind, _ in _KINDS}
+    for _ in range(_OF_EACH_KIND):
+        for kind, measure in _KINDS:
+            able = [line for line in left if isfinite(measure(line))]
+            if able:
+                best = max(able, key=measure)
+                left.remove(best)
+                chosen[kind].append(best)
+    return [(kind, line) for kind, lines_of_kind in chosen.items() for line in lines_of_kind]
 
 
 def print_heads(view: ViewData) -> None:

@@ -136,8 +136,8 @@ class _Watcher:
         if not self.steps.begun:
             return "the model was not called while it was watched"
         return (
-            f"{type(self._model).__name__} does not call its attention through transformers' AttentionInterface"
-            " (it is traced, or computes its softmax by itself)"
+            f"{type(self._model).__name__} does not call its attention through transformers' "
+            "AttentionInterface (it is traced, or computes its softmax by itself)"
         )
 
     def _weights(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from regard.errors import RecordingError
 
@@ -59,8 +59,7 @@ class Fields:
         value = self._content.get(name)
         if not kind.accepts(value):
             raise RecordingError(f"`{name}` of {self._what} must be {kind.wanted}, got {brief(value)}")
-        accepted: T = value
-        return accepted
+        return cast(T, value)
 
     def find(self, name: str, kind: Kind[T]) -> T | None:
         """A field that may be null."""

@@ -132,8 +132,8 @@ class _Reader:
         for tensor in tensors:
             if tensor.shape != shape or tensor.dtype != dtype:
                 raise RecordingError(
-                    f"row maxima and denominators must be {dtype} of shape {tuple(shape)}, got {tensor.dtype} "
-                    f"of {tuple(tensor.shape)}"
+                    f"row maxima and denominators must be {dtype} of shape {tuple(shape)}, got "
+                    f"{tensor.dtype} of {tuple(tensor.shape)}"
                 )
         return Normalizer(*tensors)
 

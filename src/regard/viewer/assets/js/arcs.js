@@ -17,8 +17,7 @@ export function drawArcs(svg, frame, from, links) {
 }
 
 function middle(span) {
-  const rows = span.getClientRects();
-  const box = rows[0] ?? span.getBoundingClientRect();
+  const box = span.getClientRects()[0] ?? span.getBoundingClientRect();
   const frame = span.closest(".reading");
   const outer = frame.getBoundingClientRect();
   return { x: box.left + box.width / 2 - outer.left, y: box.top - outer.top + frame.scrollTop + 3, height: box.height };

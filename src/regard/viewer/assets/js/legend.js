@@ -34,7 +34,7 @@ export function createLegend(root, view, store) {
     if (!loaded) return;
     masked.hidden = allowedPairs(view, loaded.mask).reduce((a, b) => a + b, 0) === view.queries * view.keys;
     const greatest = peak(view, loaded, state);
-    low.textContent = state.scale === "log" ? `≤ ${weightText(valueAt("log", greatest, 0))}` : "0";
+    low.textContent = state.scale === "log" ? `≤ ${weightText(valueAt("log", greatest, 0))}`.replace("≤ <", "<") : "0";
     high.textContent = weightText(greatest);
     const image = new ImageData(256, 1);
     const table = colours();

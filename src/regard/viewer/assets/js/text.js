@@ -13,7 +13,8 @@ export function createText(root, view, store) {
   const chosen = element("h2", { "aria-live": "polite" });
   const direction = segments("Direction", [["reads", "Reads"], ["readers", "Read by"]], (value) => store.update({ direction: value }));
   const spans = view.tokens.map((token, at) => tokenSpan(token, at, view.tokens[at + 1] ?? "", store));
-  const words = element("div", { class: setting(view.tokens), role: "listbox", tabindex: "0", "aria-label": "Tokens" }, spans);
+  const words = element("div", { class: setting(view.tokens), role: "listbox", tabindex: "0", "aria-label": "Tokens" },
+    spans.map((span, at) => startsWord(view.tokens[at]) ? [" ", span] : span));
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("aria-hidden", "true");
   const reading = element("div", { class: "reading" }, words, svg);
@@ -81,13 +82,18 @@ function tokenSpan(token, at, next, store) {
   const span = element("span", { id: `token-${at}`, class: token.startsWith("##") ? "continued" : null, role: "option", "aria-selected": "false", title: String(at), onclick: () => store.update({ token: at }) });
   // A line break keeps its effect, and leaves a sign that can be clicked; a blank token too.
   // Of several breaks in a row only the last opens a line: blank lines would push the text out of sight.
-  const pieces = token.split(/(\n)/).filter(Boolean);
+  const pieces = (startsWord(token) ? token.slice(1) : token).split(/(\n)/).filter(Boolean);
   pieces.forEach((piece, i) => {
     if (piece !== "\n") span.append(piece);
     else span.append(element("i", { class: "sign" }, "↵"), (pieces[i + 1] ?? next).startsWith("\n") ? "" : "\n");
   });
   if (token === "") span.append(element("i", { class: "sign" }, "∅"));
   return span;
+}
+
+// The space before a word stays outside its element, where a line can break without tearing a mark in two.
+function startsWord(token) {
+  return /^ \S/.test(token);
 }
 
 // Tokens that carry their own spaces are set as they are, word pieces with a gap between words; a short text larger.

@@ -26,19 +26,19 @@ export function createTokenDetail(view, store) {
 }
 
 function factsOf(view, data, head, token, query) {
-  const exact = view.everyQuery ? "" : " (bin)";
+  const about = view.everyQuery ? "" : " ≈"; // a mean over the bin that the token lies in
   const found = [];
   if (query >= 0) {
     const bin = Math.min(view.sampled - 1, Math.floor((query * view.sampled) / view.queries));
     found.push(
-      fact(`Entropy${exact}`, numberText(data.entropy[head][bin]), element("small", {}, " nats")),
-      fact(`Distance${exact}`, numberText(data.distance[head][bin], 1), element("small", {}, " tok")),
+      fact(`Entropy${about}`, numberText(data.entropy[head][bin]), element("small", {}, " nats")),
+      fact(`Distance${about}`, numberText(data.distance[head][bin], 1), element("small", {}, " tok")),
       fact("Max weight", weightText(data.weights[head][view.sampledRow(query) * data.kept] ?? 0)),
     );
   }
   const received = data.received[head];
   const bin = Math.min(received.length - 1, Math.floor((token * received.length) / view.keys));
-  found.push(fact(`Received${exact}`, numberText(received[bin])));
+  found.push(fact(received.length === view.keys ? "Received" : "Received ≈", numberText(received[bin])));
   return found;
 }
 
