@@ -93,6 +93,14 @@ def test_an_empty_piece_changes_nothing() -> None:
         assert_same_bits(logsumexp, part[1])
 
 
+def test_whatever_an_empty_piece_holds_counts_for_nothing() -> None:
+    (part,) = parts_of(make_inputs(N, M), [])
+    for held in (math.nan, math.inf, 7.0):
+        empty = (torch.full_like(part[0], held), torch.full_like(part[1], -math.inf))
+        assert_same_bits(regard.merge([empty, part])[0], part[0])
+        assert not regard.merge([empty, empty])[0].any()
+
+
 @pytest.mark.parametrize("level", [-200.0, -1e4, 200.0, 1e4])
 def test_an_empty_piece_beside_logits_far_from_zero(level: float) -> None:
     """A piece without allowed keys that claimed a maximum of 0 would make everything at −200 underflow."""

@@ -66,7 +66,7 @@ class Answers:
             away = (self.query_positions[:, None] - self.key_positions[None]).abs()
             bias = -slopes[:, None, None] * away
         extras = {n: problem[n] for n in ("softcap", "sink_logits") if n in problem}
-        self.dense = textbook_attention(*self.inputs, self.allowed, bias=bias, **extras)
+        self.dense = textbook_attention(*(t.double() for t in self.inputs), self.allowed, bias=bias, **extras)
 
     @property
     def expected(self) -> dict[str, torch.Tensor]:
@@ -125,18 +125,32 @@ def test_a_nan_query_row(name: str, engine: str) -> None:
 
 @everywhere
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_low_precision_inputs_are_answered_in_float32(dtype: torch.dtype, engine: str) -> None:
-    inputs = make_inputs(N, M, dtype=dtype)
-    _, w = regard.attention(*inputs, masks.causal(), return_weights=True, engine=engine)
-    exact = textbook_attention(*(t.double() for t in inputs), masks.causal().to_dense(N, M))
-    for ours, expected in [
-        (w.to_dense(), exact.weights),
-        (w.entropy(), of_dense.entropy(exact.weights)),
-        (w.received(), of_dense.received(exact.weights)),
-        (w.max_logit(), of_dense.max_logit(exact.logits)),
-        (w.diagonals(), of_dense.diagonals(exact.weights)),
-    ]:
-        torch.testing.assert_close(ours, expected.float(), rtol=2e-5, atol=2e-6)
+@pytest.mark.parametrize("name", ["plain", "streaming", "random, with empty rows", "keys after queries"])
+def test_low_precision_inputs_are_answered_in_float32(name: str, dtype: torch.dtype, engine: str) -> None:
+    answers = Answers(name, engine, dtype=dtype)
+    for question, expected in answers.expected.items():
+        answer = answers.ask(question)
+        assert answer.dtype == torch.float32
+        torch.testing.assert_close(
+            answer, expected.float(), rtol=2e-5, atol=2e-6, msg=lambda m, q=question: f"{q}: {m}"
+        )
+
+
+@everywhere
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("k", [1, 2, 8, 40, 700])
+def test_top_keys_in_float32_are_those_of_its_own_logits(k: int, dtype: torch.dtype, engine: str) -> None:
+    q, k_, v = make_inputs(20, 600, batch=(1,), query_heads=2, key_heads=1, dtype=dtype)
+    k_[..., 300:330, :] = k_[..., 10:11, :]  # ties within a tile and across tiles
+    k_[..., 40:43, :] = 0.0
+    k_[..., 41, :] *= -1.0  # zero of both signs
+    q[..., 7, :] *= 1e4
+    for mask in (masks.band(None, None), masks.streaming(50, 9)):
+        _, w = regard.attention(q, k_, v, mask, return_weights=True, engine=engine)
+        weights, indices = w.top_keys(k)
+        expected_weights, expected = of_dense.top_keys(w.to_dense(), w.logits(...), k)
+        assert_same_bits(indices, expected)
+        assert_same_bits(weights, expected_weights)
 
 
 @everywhere

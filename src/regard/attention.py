@@ -60,6 +60,7 @@ def attention(
 ) -> tuple[Tensor, AttentionWeights]: ...
 
 
+@outside_graphs
 def attention(
     query: Tensor,
     key: Tensor,
@@ -174,7 +175,6 @@ def merge(
     return online_softmax.merge(parts, sink_logits)
 
 
-@outside_graphs
 def _attend(engine: Engine, problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
     """Output, logsumexp (both with gradients where asked for) and normalizer."""
     inputs = _inputs(problem)

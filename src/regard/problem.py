@@ -11,7 +11,6 @@ from torch import Tensor
 
 from regard import biases
 from regard.biases import Bias
-from regard.compiling import outside_graphs
 from regard.dropout import draw_seed
 from regard.errors import ArgumentError, ArgumentTypeError
 from regard.intervals import Intervals
@@ -120,7 +119,6 @@ class Problem:
         )
 
 
-@outside_graphs
 def prepare(
     query: Tensor,
     key: Tensor,

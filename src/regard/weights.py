@@ -329,6 +329,7 @@ class TransposedWeights:
         return f"TransposedWeights(shape={tuple(self.shape)}, dtype={self._weights.dtype})"
 
 
+@outside_graphs
 def attention_weights(
     query: Tensor,
     key: Tensor,
