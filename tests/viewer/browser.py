@@ -22,10 +22,13 @@ def opened(browser: Any, path: Path, address: str = "", **options: Any) -> Itera
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: requests.append(request.url.partition("#")[0]))
     page.goto(path.as_uri() + address)
-    page.wait_for_selector("body[data-shown]")
-    yield page
-    context.close()
-    assert complaints == []
+    try:
+        page.wait_for_selector("body[data-shown]", timeout=20_000)
+        yield page
+    finally:
+        context.close()
+        # Before any other failure: what the page itself complained of is the likelier cause.
+        assert complaints == []
     assert set(requests) == {path.as_uri()}
 
 

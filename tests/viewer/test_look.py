@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
+from math import nan
 from pathlib import Path
 
 import pytest
-import torch
 
 from regard.cli import look, main
 from regard.cli.telling import printable, telling_heads
@@ -55,23 +54,22 @@ def test_a_page_and_a_table_from_a_real_model(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.model
 def test_the_text_of_a_file_and_of_a_pipe(tmp_path: Path) -> None:
     text = tmp_path / "story.txt"
-    text.write_text("One piped text.", "utf-8")
+    text.write_text("A filed text.", "utf-8")
     command = [sys.executable, "-m", "regard", "look", "--demo", "minilm", "-o", "page.html"]
-    for options, given, title in ((["-f", str(text)], None, "story.txt"), ([], text, "One piped text.")):
-        stream = given.open("rb") if given else subprocess.DEVNULL
-        done = subprocess.run(
-            [*command, *options], stdin=stream, cwd=tmp_path, capture_output=True, check=False
-        )
+    for options, piped, title in (
+        (["-f", str(text)], None, "story.txt"),
+        ([], b"A pipe.", "A pipe."),
+    ):
+        stdin = {"stdin": subprocess.DEVNULL} if piped is None else {"input": piped}
+        done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, check=False, **stdin)
         assert done.returncode == 0, done.stderr.decode()
         assert f"<title>{title}</title>" in (tmp_path / "page.html").read_text("utf-8")
-        if given:
-            stream.close()
 
 
 @pytest.mark.model
 def test_a_text_over_the_context_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["look", "--demo", "minilm", "word " * 600, "-o", str(tmp_path / "x.html")]) == 2
-    assert re.search(r"must fit the context of all-MiniLM-L6-v2, 512 tokens, got 602 tokens", said(capsys))
+    assert re.search(r"must fit the context of all-MiniLM-L6-v2, 512 tokens, got 602", said(capsys))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -149,9 +147,7 @@ def test_each_kind_of_head_is_told_by_those_that_do_it_most() -> None:
     heads[11] = summary(11, entropy=5.0)
     heads[13] = summary(13, distance=50.0)
     heads[15] = summary(15, link_weight=0.9)
-    heads[17] = summary(
-        17, entropy=torch.nan, previous=torch.nan, distance=torch.nan, first=torch.nan, link_weight=torch.nan
-    )
+    heads[17] = summary(17, **dict.fromkeys(("entropy", "previous", "distance", "first", "link_weight"), nan))
     told = telling_heads(heads)
     foremost = {}
     for kind, line in told:
@@ -180,4 +176,3 @@ def test_no_token_commands_the_terminal(token: str, shown: str) -> None:
 def test_the_default_text_repeats_itself() -> None:
     text = look.read_text(None, None).text
     assert text.count("the house that Jack built") == 6
-    assert os.linesep.strip("\n") == "" or "\r" not in text

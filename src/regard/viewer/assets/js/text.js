@@ -14,7 +14,7 @@ export function createText(root, view, store) {
   const direction = segments("Direction", [["reads", "Reads"], ["readers", "Read by"]], (value) => store.update({ direction: value }));
   const spans = view.tokens.map((token, at) => tokenSpan(token, at, view.tokens[at + 1] ?? "", store));
   const words = element("div", { class: setting(view.tokens), role: "listbox", tabindex: "0", "aria-label": "Tokens" },
-    spans.map((span, at) => startsWord(view.tokens[at]) ? [" ", span] : span));
+    spans.flatMap((span, at) => startsWord(view.tokens[at]) ? [" ", span] : span));
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("aria-hidden", "true");
   const reading = element("div", { class: "reading" }, words, svg);
