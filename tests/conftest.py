@@ -8,6 +8,9 @@ import shutil
 # Before any import of a library that reads them.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# The problems here are small: more threads bring nothing, and on a busy machine they wait for one another.
+# Tests that are about threads set their number themselves.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
 import pytest
