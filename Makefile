@@ -25,7 +25,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(READY) $(MODELS) ## look into a real model; leaves regard.html (TEXT="..." to choose the text)
-	@$(BIN)/regard look --demo smollm2 --output regard.html $(if $(TEXT),"$$TEXT")
+	@$(BIN)/regard look --demo smollm2 --output regard.html $(if $(TEXT),"$$TEXT") </dev/null
 	@echo "regard: the page is $(CURDIR)/regard.html; open it in a browser, it needs no network"
 export TEXT
 

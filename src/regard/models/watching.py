@@ -59,7 +59,7 @@ def watch(
     >>> with regard.watch(model, ["entropy"]) as recording:
     ...     model(**tokenizer("the cat sat", return_tensors="pt"))
     >>> recording[5].module, recording[5].weights.shape
-    ('model.layers.5.self_attn', (1, 9, 3, 3))
+    ('model.layers.5.self_attn', torch.Size([1, 9, 3, 3]))
     """
     watcher = _Watcher(model, statistics, layers, keep, max_bytes)
     with huggingface.listening(watcher.hear), watcher.steps.counting(model):
