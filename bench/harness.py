@@ -38,7 +38,7 @@ class Effort:
     @classmethod
     def full(cls) -> Effort:
         """All sizes, for numbers to keep: under a quarter of an hour in all."""
-        return cls("full", seconds_a_case=15.0, fewest_rounds=7, most_rounds=40)
+        return cls("full", seconds_a_case=12.0, fewest_rounds=5, most_rounds=40)
 
     def choose(self, quick: list, full: list) -> list:
         """The cases that this effort allows."""

@@ -54,7 +54,11 @@ def print_machine(effort: Effort) -> None:
         "faster. Medians, with quartiles in parentheses."
     )
     if os.getloadavg()[0] > 0.5 * (os.cpu_count() or 1):
-        console.print("This machine is busy with other work: times and ratios will be rough.", style="yellow")
+        console.print(
+            "This machine is busy with other work, where worker threads wait for one another: "
+            "--threads 1 gives ratios that hold better, and no ratio here is exact.",
+            style="yellow",
+        )
 
 
 def show(question: str, rows: Iterable[TimeRow | MemoryRow]) -> list[TimeRow | MemoryRow]:

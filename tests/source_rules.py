@@ -14,7 +14,7 @@ STAGES = (
     {"intervals", "indexing", "versions", "dropout", "diagonals", "products", "compiling"},
     {"masks", "biases"},
     {"problem"},
-    {"precision"},
+    {"autocast"},
     {"scores", "ranking", "reference", "online_softmax", "statistics"},
     {"engines"},
     {"attention", "torch_drop_in", "weights", "asking", "weights_html"},

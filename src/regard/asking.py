@@ -16,23 +16,23 @@ Keys = slice | Sequence[int] | Tensor
 
 _PLAIN: dict[str, type[Statistic]] = {
     "entropy": statistics.Entropy,
-    "max_logit": statistics.MaxLogit,
-    "max_weight": statistics.MaxWeight,
     "distance": statistics.Distance,
     "diagonals": statistics.Diagonals,
 }
-NAMES = ("logsumexp", "received", *_PLAIN)
+# Kept, or computed from what is kept without looking at a tile.
+KEPT = ("logsumexp", "max_logit", "max_weight")
+NAMES = (*KEPT, "received", *_PLAIN)
 _WITH_ARGUMENT = ("top_keys", "pooled", "mass")
 
 
 def named(names: Sequence[str], problem: Problem) -> dict[str, Statistic]:
-    """The statistics that need no argument; the logsumexp, which is kept, is left to the caller."""
+    """The statistics that need a pass and no argument."""
     asked: dict[str, Statistic] = {}
     for name in names:
         if name not in NAMES:
             advice = f": `{name}` takes an argument, as in {name}=…" if name in _WITH_ARGUMENT else ""
             raise ArgumentError(f"`names` must be among {', '.join(NAMES)}, got {name!r}{advice}")
-        if name != "logsumexp":
+        if name not in KEPT:
             asked[name] = received(None, False, problem) if name == "received" else _PLAIN[name]()
     return asked
 

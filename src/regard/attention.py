@@ -8,11 +8,12 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from regard import online_softmax
 from regard.biases import Bias
 from regard.compiling import outside_graphs
-from regard.engines import Engine, HasBackward, choose
+from regard.engines import Engine, HasBackward, Wanted, choose
 from regard.errors import ArgumentError, ArgumentTypeError, EngineError
 from regard.masks import Mask
 from regard.online_softmax import Normalizer
@@ -151,40 +152,66 @@ def merge(
     >>> out_2, w_2 = regard.attention(q, k[..., 9:, :], v[..., 9:, :], return_weights=True)
     >>> out, logsumexp = regard.merge([(out_1, w_1.logsumexp), (out_2, w_2.logsumexp)])
     """
+    if not isinstance(parts, Sequence):
+        raise ArgumentTypeError(
+            f"`parts` must be a list of (output, logsumexp), got a {type(parts).__name__}"
+        )
     if len(parts) == 0:
         raise ArgumentError("`parts` must hold at least one (output, logsumexp) pair, got none")
-    first = parts[0]
     for index, part in enumerate(parts):
         if not (
-            isinstance(part, tuple | list) and len(part) == 2 and all(isinstance(t, Tensor) for t in part)
+            isinstance(part, tuple | list)
+            and len(part) == 2
+            and all(isinstance(t, Tensor) and t.is_floating_point() for t in part)
         ):
             raise ArgumentTypeError(
-                f"`parts` must hold (output, logsumexp) pairs of tensors, got {part!r} at {index}"
+                "`parts` must hold (output, logsumexp) pairs of floating-point tensors, got "
+                f"{part!r} at {index}"
             )
-        output, logsumexp = part
-        if output.shape != first[0].shape or logsumexp.shape != first[0].shape[:-1]:
+    shape = parts[0][0].shape
+    for index, (output, logsumexp) in enumerate(parts):
+        if output.dim() < 2 or output.shape != shape or logsumexp.shape != shape[:-1]:
             raise ArgumentError(
-                f"`parts` must agree: outputs {tuple(first[0].shape)} and logsumexps "
-                f"{tuple(first[0].shape[:-1])}, got {tuple(output.shape)} and {tuple(logsumexp.shape)} "
-                f"at {index}"
+                f"`parts` must agree: outputs {tuple(shape)} of rank 2 or more and logsumexps "
+                f"{tuple(shape[:-1])}, got {tuple(output.shape)} and {tuple(logsumexp.shape)} at {index}"
             )
-    if sink_logits is not None and sink_logits.shape != first[0].shape[-3:-2]:
-        raise ArgumentError(
-            f"`sink_logits` must have shape {tuple(first[0].shape[-3:-2])}, got {tuple(sink_logits.shape)}"
-        )
+    heads = shape[-3] if len(shape) > 2 else 1
+    if sink_logits is not None and not isinstance(sink_logits, Tensor):
+        raise ArgumentTypeError(f"`sink_logits` must be a tensor, got a {type(sink_logits).__name__}")
+    if sink_logits is not None and sink_logits.shape != (heads,):
+        raise ArgumentError(f"`sink_logits` must have shape ({heads},), got {tuple(sink_logits.shape)}")
     return online_softmax.merge(parts, sink_logits)
 
 
 def _attend(engine: Engine, problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
     """Output, logsumexp (both with gradients where asked for) and normalizer."""
     inputs = _inputs(problem)
-    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
-    if not wanted or not isinstance(engine, HasBackward):
-        return engine.forward(problem if wanted else _detached(problem))
+    if not isinstance(engine, HasBackward):
+        return engine.forward(problem)
+    _refuse_transforms(inputs)
+    if not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)):
+        return engine.forward(_detached(problem))
     output, logsumexp, *parts = _Attention.apply(  # type: ignore[no-untyped-call]
         engine, _detached(problem), *inputs
     )
     return output, logsumexp, Normalizer(*parts)
+
+
+def _refuse_transforms(inputs: Sequence[Tensor | None]) -> None:
+    """Raise where torch.func or forward-mode derivatives wrap a tensor: detaching loses what they carry."""
+    for tensor in inputs:
+        if tensor is None:
+            continue
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            cause = "transforms of torch.func"
+        elif forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+            cause = "forward-mode derivatives"
+        else:
+            continue
+        raise EngineError(
+            f'this engine does not support {cause}: use engine="reference", and batch dimensions in place '
+            "of vmap"
+        )
 
 
 def _inputs(problem: Problem) -> list[Tensor | None]:
@@ -220,29 +247,28 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, engine: Any, problem: Problem, *inputs: Tensor | None) -> tuple[Tensor, ...]:
         output, logsumexp, normalizer = engine.forward(problem)
-        parts = normalizer.maximum, normalizer.reference, normalizer.denominator
+        parts = normalizer.maximum, normalizer.shift, normalizer.denominator
         # Tensors are kept by autograd alone, which watches them for changes and lets checkpointing drop them.
         ctx.engine, ctx.problem = engine, _with_inputs(problem, [None] * len(inputs))
-        ctx.save_for_backward(*inputs, output, *parts)
+        ctx.save_for_backward(*inputs, problem.sets.dense, output, *parts)
         ctx.mark_non_differentiable(*parts)
         ctx.set_materialize_grads(False)
         return output, logsumexp, *parts
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        *inputs, output, maximum, reference, denominator = ctx.saved_tensors
+        *inputs, _, output, maximum, shift, denominator = ctx.saved_tensors
         grad_output, grad_logsumexp = gradients[:2]
         if grad_output is None and grad_logsumexp is None:
             return (None,) * (2 + len(inputs))
-        if grad_output is None:
-            grad_output = torch.zeros_like(output)
         result = _Gradient.apply(  # type: ignore[no-untyped-call]
             ctx.engine,
             _with_inputs(ctx.problem, [None if t is None else t.detach() for t in inputs]),
             output.detach(),
-            Normalizer(maximum, reference, denominator),
-            grad_output,
+            Normalizer(maximum, shift, denominator),
+            torch.zeros_like(output) if grad_output is None else grad_output,
             grad_logsumexp,
+            Wanted(*ctx.needs_input_grad[2:]),
             *inputs,
         )
         cast = (
@@ -263,9 +289,10 @@ class _Gradient(torch.autograd.Function):
         normalizer: Normalizer,
         grad_output: Tensor,
         grad_logsumexp: Tensor | None,
+        wanted: Wanted,
         *inputs: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
-        g = engine.backward(problem, output, normalizer, grad_output, grad_logsumexp)
+        g = engine.backward(problem, output, normalizer, grad_output, grad_logsumexp, wanted)
         return g.query, g.key, g.value, g.bias, g.sink_logits
 
     @staticmethod

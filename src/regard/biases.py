@@ -25,8 +25,8 @@ class Bias(ABC):
     parameter: Tensor
 
     @abstractmethod
-    def tile(self, frame: Frame, rows: slice | Tensor, columns: Tensor, dtype: torch.dtype) -> Tensor:
-        """The bias of some rows and `[C]` columns, `[B or 1, Hq or 1, R, C]`."""
+    def tile(self, frame: Frame, rows: slice | Tensor, columns: slice, dtype: torch.dtype) -> Tensor:
+        """The bias of some rows and columns, `[B or 1, Hq or 1, R, C]`."""
 
     @abstractmethod
     def accumulate(
@@ -50,26 +50,18 @@ class Bias(ABC):
         return replace(self, parameter=self.part(self.parameter, batch, heads))
 
 
-def _offsets(frame: Frame, rows: slice | Tensor, columns: Tensor) -> Tensor:
-    """Key position minus query position, int64 `[B or 1, 1, R, C]`."""
-    positions = frame.query_positions[..., rows]
-    keys = columns + frame.first_key
-    return (keys.unsqueeze(-2) if keys.dim() == 3 else keys) - positions.unsqueeze(-1)
-
-
 @dataclass(frozen=True, eq=False)
 class Alibi(Bias):
     """See `alibi`."""
 
-    def tile(self, frame: Frame, rows: slice | Tensor, columns: Tensor, dtype: torch.dtype) -> Tensor:
-        distance = _offsets(frame, rows, columns).abs().to(dtype)
+    def tile(self, frame: Frame, rows: slice | Tensor, columns: slice, dtype: torch.dtype) -> Tensor:
+        distance = frame.offsets(rows, columns).abs().to(dtype)
         return distance * -self.parameter.to(dtype).view(1, -1, 1, 1)
 
     def accumulate(
         self, gradient: Tensor, frame: Frame, rows: slice, columns: slice, of_scores: Tensor
     ) -> None:
-        keys = torch.arange(columns.start, columns.stop, device=frame.device)
-        offsets = _offsets(frame, rows, keys)
+        offsets = frame.offsets(rows, columns)
         # Excluded pairs hold exactly 0, and a distance is finite: nothing can leak through the product.
         gradient.add_((of_scores * offsets.abs().to(of_scores.dtype)).sum((0, 2, 3)), alpha=-1)
 
@@ -89,8 +81,8 @@ class Relative(Bias):
         reach = self.parameter.shape[1] // 2
         return offsets.clamp(-reach, reach) + reach
 
-    def tile(self, frame: Frame, rows: slice | Tensor, columns: Tensor, dtype: torch.dtype) -> Tensor:
-        entries = self._entries(_offsets(frame, rows, columns))[:, 0]
+    def tile(self, frame: Frame, rows: slice | Tensor, columns: slice, dtype: torch.dtype) -> Tensor:
+        entries = self._entries(frame.offsets(rows, columns))[:, 0]
         return self.parameter.to(dtype)[:, entries].transpose(0, 1)
 
     def accumulate(
@@ -121,8 +113,8 @@ class Relative(Bias):
 class Dense(Bias):
     """See `dense`. The parameter has rank 4."""
 
-    def tile(self, frame: Frame, rows: slice | Tensor, columns: Tensor, dtype: torch.dtype) -> Tensor:
-        return self.parameter[:, :, rows][..., columns].to(dtype)
+    def tile(self, frame: Frame, rows: slice | Tensor, columns: slice, dtype: torch.dtype) -> Tensor:
+        return self.parameter[..., columns][:, :, rows].to(dtype)
 
     def accumulate(
         self, gradient: Tensor, frame: Frame, rows: slice, columns: slice, of_scores: Tensor
@@ -157,15 +149,16 @@ def alibi(slopes: int | Sequence[float] | Tensor) -> Bias:
     >>> biases.alibi(4).parameter
     tensor([0.2500, 0.0625, 0.0156, 0.0039])
     """
-    if isinstance(slopes, bool):
-        raise ArgumentTypeError(
-            f"`slopes` must be a number of heads, or floating-point slopes [Hq], got {slopes}"
-        )
-    if isinstance(slopes, int):
+    if isinstance(slopes, Tensor):
+        tensor = slopes
+    elif isinstance(slopes, int) and not isinstance(slopes, bool):
         if slopes < 1:
             raise ArgumentError(f"`slopes` as a number of heads must be at least 1, got {slopes}")
-        return Alibi(torch.tensor(_paper_slopes(slopes)))
-    tensor = slopes if isinstance(slopes, Tensor) else torch.tensor([float(slope) for slope in slopes])
+        tensor = torch.tensor(_paper_slopes(slopes))
+    elif isinstance(slopes, Sequence) and all(isinstance(slope, int | float) for slope in slopes):
+        tensor = torch.tensor([float(slope) for slope in slopes])
+    else:
+        raise ArgumentTypeError(f"`slopes` must be a number of heads, or slopes [Hq], got {slopes!r}")
     _floating(tensor, "slopes")
     if tensor.dim() != 1:
         raise ArgumentError(f"`slopes` must have shape (heads,), got {tuple(tensor.shape)}")

@@ -35,8 +35,7 @@ class Selection:
 
 def select(index: Any, shape: tuple[int, ...]) -> Selection:
     """Understand `w[index]` for weights of this shape."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    parts = [_checked(part) for part in parts]
+    parts = [_part(part, "an index of weights") for part in (index if isinstance(index, tuple) else (index,))]
     dots = [i for i, part in enumerate(parts) if part is Ellipsis]
     if len(dots) > 1:
         raise ArgumentError(f"an index may hold one `...`, got {len(dots)}")
@@ -47,7 +46,9 @@ def select(index: Any, shape: tuple[int, ...]) -> Selection:
         )
     at = dots[0] if dots else len(parts)
     parts[at : at + len(dots)] = [slice(None)] * missing
-    *lead, column = parts
+    *lead, column = (
+        _numbers(part, size, "an index of weights") for part, size in zip(parts, shape, strict=True)
+    )
     if isinstance(column, Tensor) and any(isinstance(part, Tensor) for part in lead):
         raise ArgumentError(
             "weights take a list of indices for rows or for columns, not both: index one after the other"
@@ -56,58 +57,56 @@ def select(index: Any, shape: tuple[int, ...]) -> Selection:
     try:
         rows = numbers[tuple(lead)]
         wanted = torch.arange(shape[-1])[column]
-    except IndexError as error:
-        raise ArgumentError(f"index out of range for weights of shape {shape}: {error}") from None
+    except (IndexError, ValueError) as error:
+        raise ArgumentError(f"this index does not fit weights of shape {shape}: {error}") from None
     if isinstance(column, int):
         return Selection(rows, int(wanted), int(wanted) + 1, 0)
     if wanted.numel() == 0:
         return Selection(rows, 0, 0, slice(0, 0))
     first, last = int(wanted.min()), int(wanted.max()) + 1
-    return Selection(
-        rows,
-        first,
-        last,
-        slice(None) if wanted.numel() == last - first and _ascending(wanted) else wanted - first,
-    )
+    in_order = wanted.numel() == last - first and bool((wanted.diff() == 1).all())
+    return Selection(rows, first, last, slice(None) if in_order else wanted - first)
 
 
-def _ascending(numbers: Tensor) -> bool:
-    return bool((numbers.diff() == 1).all())
+def members(chosen: Any, size: int, name: str) -> Tensor:
+    """A set of rows or columns given as a slice, indices or bools, as a bool tensor `[size]` on the CPU."""
+    result = torch.zeros(size, dtype=torch.bool)
+    part = _part(chosen, f"`{name}`")
+    if part is Ellipsis:
+        raise ArgumentTypeError(f"`{name}` must be a slice, or a list of indices or bools, got ...")
+    try:
+        result[_numbers(part, size, f"`{name}`")] = True
+    except (IndexError, ValueError):
+        raise ArgumentError(f"`{name}` must lie within {size} positions, got {chosen!r}") from None
+    return result
 
 
-def _checked(part: Any) -> Any:
+def _part(part: Any, what: str) -> Any:
     """One part of an index: an int, a slice, `...`, or a 1-D tensor of integers or bools."""
-    if isinstance(part, bool) or part is None:
-        raise ArgumentTypeError(
-            f"an index of weights must be an int, a slice, `...` or a list of them, got {part!r}"
-        )
+    wanted = f"{what} must be an int, a slice or a list of indices or bools"
+    if isinstance(part, bool | str) or part is None:
+        raise ArgumentTypeError(f"{wanted}, got {part!r}")
     if isinstance(part, int | slice) or part is Ellipsis:
         return part
     try:
         tensor = torch.as_tensor(part).cpu()
     except (TypeError, ValueError, RuntimeError):
-        raise ArgumentTypeError(
-            f"an index of weights must be an int, a slice, `...` or a list of them, got {part!r}"
-        ) from None
-    if tensor.dim() == 0 and not tensor.is_floating_point() and tensor.dtype != torch.bool:
+        raise ArgumentTypeError(f"{wanted}, got {part!r}") from None
+    if tensor.numel() == 0 and tensor.dim() == 1:
+        return tensor if tensor.dtype == torch.bool else tensor.long()
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dim() > 1:
+        raise ArgumentTypeError(f"{wanted}, got {tensor.dtype} of shape {tuple(tensor.shape)}")
+    if tensor.dim() == 0:
+        if tensor.dtype == torch.bool:
+            raise ArgumentTypeError(f"{wanted}, got {part!r}")
         return int(tensor)
-    if tensor.dim() != 1 or tensor.is_floating_point() or tensor.is_complex():
-        if tensor.numel() == 0 and tensor.dim() == 1:
-            return tensor.long()
-        raise ArgumentTypeError(
-            "a list of indices must be 1-D integers or bools, got "
-            f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-        )
-    return tensor.nonzero().flatten() if tensor.dtype == torch.bool else tensor.long()
+    return tensor if tensor.dtype == torch.bool else tensor.long()
 
 
-def members(chosen: Any, size: int, name: str) -> Tensor:
-    """A set of rows or columns given as a slice, indices or bools, as a bool tensor `[size]` on the CPU."""
-    if isinstance(chosen, Tensor) and chosen.dtype == torch.bool and chosen.shape != (size,):
-        raise ArgumentError(f"`{name}` as bools must have shape ({size},), got {tuple(chosen.shape)}")
-    result = torch.zeros(size, dtype=torch.bool)
-    try:
-        result[_checked(chosen)] = True
-    except IndexError:
-        raise ArgumentError(f"`{name}` must lie within {size} positions, got {chosen!r}") from None
-    return result
+def _numbers(part: Any, size: int, what: str) -> Any:
+    """Bools as the indices they stand for; everything else as it is."""
+    if not isinstance(part, Tensor) or part.dtype != torch.bool:
+        return part
+    if len(part) != size:
+        raise ArgumentError(f"{what} as bools must have shape ({size},), got ({len(part)},)")
+    return part.nonzero().flatten()

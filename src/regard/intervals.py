@@ -87,16 +87,31 @@ class Intervals:
         ends = torch.cat([self.starts, torch.full_like(edge, self.n_keys)], -1)
         return _tidy(starts, ends, self.n_keys)
 
-    def contains(self, columns: Tensor) -> Tensor:
-        """Which of these `[C]` key columns each row holds: bool `[B or 1, Hq or 1, N, C]`."""
-        inside = torch.zeros((*self.starts.shape[:-1], len(columns)), dtype=torch.bool, device=columns.device)
-        for slot in range(self.starts.shape[-1]):
-            inside |= (columns >= self.starts[..., slot, None]) & (columns < self.ends[..., slot, None])
-        return inside
+    @classmethod
+    def from_slots(cls, starts: Tensor, ends: Tensor, n_keys: int) -> Intervals:
+        """From `[..., N, K]` disjoint, not adjacent bounds in any order and range."""
+        return _tidy(starts, ends, n_keys)
+
+    def contains(self, columns: slice) -> Tensor:
+        """Which of some key columns each row holds: bool `[B or 1, Hq or 1, N, C]`."""
+        starts, ends = _once(self.starts, dims=2), _once(self.ends, dims=2)
+        width = columns.stop - columns.start
+        if starts.shape[-1] <= MAX_SCANNED_INTERVALS:
+            keys = torch.arange(columns.start, columns.stop, device=starts.device)
+            inside = torch.zeros((*starts.shape[:-1], width), dtype=torch.bool, device=starts.device)
+            for slot in range(starts.shape[-1]):
+                inside |= (keys >= starts[..., slot, None]) & (keys < ends[..., slot, None])
+        else:  # many intervals: how many have opened and not closed by each column
+            starts, ends = ((t - columns.start).clamp(0, width) for t in (starts, ends))
+            steps = torch.zeros((*starts.shape[:-1], width + 1), dtype=torch.int32, device=starts.device)
+            one = torch.ones((), dtype=torch.int32, device=starts.device).expand_as(starts)
+            steps.scatter_add_(-1, starts, one).scatter_add_(-1, ends, -one)
+            inside = steps.cumsum(-1, dtype=torch.int32)[..., :width] > 0
+        return inside.expand(*self.starts.shape[:2], -1, -1)
 
     def to_dense(self) -> Tensor:
         """The bool matrix `[B or 1, Hq or 1, N, n_keys]`."""
-        return self.contains(torch.arange(self.n_keys, device=self.starts.device))
+        return self.contains(slice(0, self.n_keys))
 
     def counts(self) -> Tensor:
         """How many keys each row holds: int64 `[B or 1, Hq or 1, N]`."""
@@ -160,9 +175,7 @@ def scan(mask: Tensor, limit: int = MAX_SCANNED_INTERVALS) -> Intervals | None:
     Reads the mask once, in pieces; dimensions that are only broadcast (stride 0) are read once.
     """
     full_shape, n_keys = mask.shape, mask.shape[-1]
-    for dim in range(3):
-        if mask.stride(dim) == 0 and mask.shape[dim] > 1:
-            mask = mask.narrow(dim, 0, 1)
+    mask = _once(mask, dims=3)
     lead = mask.shape[:-1]
     rows_left = mask.reshape(-1, n_keys) if mask.numel() else mask.new_zeros((lead.numel(), n_keys))
     pieces = []
@@ -180,13 +193,29 @@ def scan(mask: Tensor, limit: int = MAX_SCANNED_INTERVALS) -> Intervals | None:
 
 def hull(mask: Tensor) -> Intervals:
     """From the first to the last key each row of a bool matrix may attend."""
-    n_keys = mask.shape[-1]
+    full_shape, n_keys = mask.shape, mask.shape[-1]
     if n_keys == 0:
         return Intervals.everything(mask.shape[2], 0, mask.device)
+    mask = _once(mask, dims=3)
     reachable = mask.any(-1)
     first = mask.to(torch.uint8).argmax(-1)
     last = n_keys - mask.flip(-1).to(torch.uint8).argmax(-1)
-    return Intervals.between(first, last.where(reachable, 0), n_keys)
+    found = Intervals.between(first, last.where(reachable, 0), n_keys)
+    shape = (*full_shape[:-1], 1)
+    return Intervals(found.starts.expand(shape), found.ends.expand(shape), n_keys)
+
+
+def varies(tensor: Tensor, dim: int) -> bool:
+    """Whether a dimension holds more than one thing, and not one thing repeated by a stride of 0."""
+    return tensor.shape[dim] > 1 and tensor.stride(dim) != 0
+
+
+def _once(tensor: Tensor, dims: int) -> Tensor:
+    """The tensor with those of its first dimensions that only repeat something narrowed to 1."""
+    for dim in range(dims):
+        if tensor.shape[dim] > 1 and not varies(tensor, dim):
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
 
 
 def _edges(rows: Tensor, limit: int) -> Tensor | None:

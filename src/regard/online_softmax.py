@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,40 +27,49 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Normalizer:
-    """What turns a row's logits into weights: p = exp(s − reference) / denominator.
+    """What turns a row's logits into weights: p = exp(s − shift) / denominator.
 
-    All `[B, Hq, N]`. `maximum` is the largest logit over keys, −∞ for an empty row; `reference` is what
-    logits are shifted by (the sink's logit where that is larger, 0 where there is nothing); `denominator`
+    All `[B, Hq, N]`. `maximum` is the largest logit over keys, −∞ for an empty row; `shift` is what is taken
+    from logits: the maximum (the sink's logit where that is larger, 0 where there is nothing); `denominator`
     includes the sink, and is 0 only in an empty row without one.
     """
 
     maximum: Tensor
-    reference: Tensor
+    shift: Tensor
     denominator: Tensor
 
     @property
     def logsumexp(self) -> Tensor:
         """Natural logarithm of the sum of exponentials; −∞ for an empty row."""
-        return (self.reference + self.divisor.log()).masked_fill(self.denominator == 0, -torch.inf)
+        return (self.shift + self.divisor.log()).masked_fill(self.denominator == 0, -torch.inf)
 
     @property
+    def max_weight(self) -> Tensor:
+        """The weight of the largest logit."""
+        return (self.maximum - self.shift).exp() / self.divisor
+
+    @cached_property
     def divisor(self) -> Tensor:
         """The denominator, 1 where it is 0, so that an empty row's weights are 0 / 1."""
         return self.denominator.masked_fill(self.denominator == 0, 1)
 
+    @cached_property
+    def _spoiled(self) -> bool:
+        """Whether NaN or +∞ has got into some row."""
+        return not bool((self.shift + self.denominator).isfinite().all())
+
     def select(self, batch: slice, heads: slice, rows: slice | Tensor = slice(None)) -> Normalizer:
         """The part for some batch items, heads and rows."""
-        parts = (t[batch, heads][:, :, rows] for t in (self.maximum, self.reference, self.denominator))
+        parts = (t[batch, heads][:, :, rows] for t in (self.maximum, self.shift, self.denominator))
         return Normalizer(*parts)
 
     def weights(self, logits: Tensor) -> Tensor:
-        """exp(s − reference) / denominator for logits `[B, Hq, R, C]` of these rows, computed in place.
+        """exp(s − shift) / denominator for logits `[B, Hq, R, C]` of these rows, computed in place.
 
-        An excluded pair's weight is 0 also in a row that NaN or +∞ has spoiled, where the formula gives NaN.
+        An excluded pair's weight is 0 also in a spoiled row, where the formula gives NaN.
         """
-        spoiled = not bool((self.reference + self.denominator).isfinite().all())
-        excluded = logits == -torch.inf if spoiled else None
-        weights = logits.sub_(self.reference.unsqueeze(-1)).exp_().div_(self.divisor.unsqueeze(-1))
+        excluded = logits == -torch.inf if self._spoiled else None
+        weights = logits.sub_(self.shift.unsqueeze(-1)).exp_().div_(self.divisor.unsqueeze(-1))
         return weights if excluded is None else weights.masked_fill_(excluded, 0)
 
 
@@ -76,10 +86,10 @@ def update(state: State, logits: Tensor, weighted_sum: Callable[[Tensor], Tensor
     """Take in the logits of one piece of keys, `[B, Hq, R, C]`; `weighted_sum(p)` is the piece's Σ p v.
 
     `logits` is used up. A row that has seen nothing but −∞ stays empty: its maximum must not become the
-    reference, for −∞ − (−∞) is NaN.
+    shift, for −∞ − (−∞) is NaN.
     """
     maximum = torch.maximum(state.maximum, logits.amax(-1))
-    shift = finite_reference(maximum)
+    shift = finite(maximum)
     weights = logits.sub_(shift.unsqueeze(-1)).exp_()
     decay = (state.maximum - shift).exp_()
     state.denominator.mul_(decay).add_(weights.sum(-1))
@@ -88,21 +98,21 @@ def update(state: State, logits: Tensor, weighted_sum: Callable[[Tensor], Tensor
     state.maximum = maximum
 
 
-def finite_reference(maximum: Tensor) -> Tensor:
+def finite(maximum: Tensor) -> Tensor:
     """The maximum where there is one, 0 in rows that hold nothing."""
     return maximum.masked_fill(maximum == -torch.inf, 0)
 
 
 def finish(state: State, sink_logits: Tensor | None) -> tuple[Tensor, Normalizer]:
     """The output `[B, Hq, R, D]` and the normalizer; the sink, `[Hq]`, joins the denominator here, once."""
-    maximum, reference = state.maximum, finite_reference(state.maximum)
+    maximum, shift = state.maximum, finite(state.maximum)
     if sink_logits is not None:
         sink = sink_logits.to(maximum.dtype).view(1, -1, 1).expand_as(maximum)
-        reference = finite_reference(torch.maximum(maximum, sink))
-        decay = (maximum - reference).exp()
-        state.denominator.mul_(decay).add_((sink - reference).exp())
+        shift = finite(torch.maximum(maximum, sink))
+        decay = (maximum - shift).exp()
+        state.denominator.mul_(decay).add_((sink - shift).exp())
         state.output.mul_(decay.unsqueeze(-1))
-    normalizer = Normalizer(maximum, reference, state.denominator)
+    normalizer = Normalizer(maximum, shift, state.denominator)
     return state.output.div_(normalizer.divisor.unsqueeze(-1)), normalizer
 
 
@@ -117,9 +127,9 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]], sink_logits: Tensor | None = N
     maximum = logsumexps.detach().amax(0)
     if sink_logits is not None:
         maximum = torch.maximum(maximum, sink_logits.detach().to(dtype).unsqueeze(-1))
-    reference = finite_reference(maximum)
-    shares = (logsumexps - reference).exp()
-    total = torch.zeros_like(reference)
+    shift = finite(maximum)
+    shares = (logsumexps - shift).exp()
+    total = torch.zeros_like(shift)
     merged = torch.zeros(outputs[0].shape, dtype=dtype, device=outputs[0].device)
     for share, output, logsumexp in zip(shares, outputs, logsumexps, strict=True):
         total = total + share
@@ -127,8 +137,8 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]], sink_logits: Tensor | None = N
         empty = (logsumexp == -torch.inf).unsqueeze(-1)
         merged = merged + share.unsqueeze(-1) * output.to(dtype).masked_fill(empty, 0)
     if sink_logits is not None:
-        total = total + (sink_logits.to(dtype).unsqueeze(-1) - reference).exp()
+        total = total + (sink_logits.to(dtype).unsqueeze(-1) - shift).exp()
     nothing = total == 0
     divisor = total.masked_fill(nothing, 1)
-    logsumexp = (reference + divisor.log()).masked_fill(nothing, -torch.inf)
+    logsumexp = (shift + divisor.log()).masked_fill(nothing, -torch.inf)
     return (merged / divisor.unsqueeze(-1)).to(outputs[0].dtype), logsumexp

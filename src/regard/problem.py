@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from regard import biases
 from regard.biases import Bias
-from regard.dropout import draw_seed
+from regard.dropout import draw_seed, keep
 from regard.errors import ArgumentError, ArgumentTypeError
 from regard.intervals import Intervals
 from regard.masks import Mask
@@ -100,22 +101,29 @@ class Problem:
         """The part for some batch items and key heads (views), with these or all of their query heads."""
         group = self.group_size
         heads = heads or slice(key_heads.start * group, key_heads.stop * group)
-        frame = self.frame
-
-        def some(start: int | Tensor) -> int | Tensor:
-            return start[batch] if isinstance(start, Tensor) and len(start) > 1 else start
-
         return replace(
             self,
             query=self.query[batch, heads],
             key=self.key[batch, key_heads],
             value=None if self.value is None else self.value[batch, key_heads],
             sets=self.sets.select(batch, heads),
-            frame=replace(frame, query_start=some(frame.query_start), key_start=some(frame.key_start)),
+            frame=self.frame.select(batch),
             bias=None if self.bias is None else self.bias.select(batch, heads),
             sink_logits=None if self.sink_logits is None else self.sink_logits[heads],
             first_item=self.first_item + batch.start,
             first_head=self.first_head + heads.start,
+        )
+
+    def kept(self, rows: slice | Tensor, columns: slice) -> Tensor:
+        """Which pairs of some rows and columns dropout keeps: bool `[B, Hq, R, C]`."""
+        items, heads = (torch.arange(n, device=self.device) for n in (self.batch_size, self.num_heads))
+        return keep(
+            self.seed,
+            self.dropout_p,
+            items.view(-1, 1, 1, 1) + self.first_item,
+            heads.view(1, -1, 1, 1) + self.first_head,
+            self.frame.query_positions[..., rows].unsqueeze(-1),
+            self.frame.key_positions(columns).unsqueeze(-2),
         )
 
 
@@ -136,17 +144,13 @@ def prepare(
 ) -> tuple[Problem, Layout]:
     """Check everything, and bring it into the one shape that engines take. Gradients flow through."""
     given = {"query": query, "key": key} if value is None else {"query": query, "key": key, "value": value}
-    _check_tensors(given)
+    check_tensors(given)
     layout, four = _four_dimensional(given)
     query, key, value = four["query"], four["key"], four.get("value")
     _check_sizes(query, key, value)
     batch, num_heads, n_queries, head_dim = query.shape
     n_keys = key.shape[2]
-    starts = (
-        None if query_start is None else _start(query_start, "query_start", batch),
-        _start(key_start, "key_start", batch),
-    )
-    frame = Frame.of(n_queries, n_keys, *starts, device=query.device)
+    frame = Frame.of(n_queries, n_keys, query_start, key_start, query.device, batch)
     dropout_p = _number(dropout_p, "dropout_p")
     if not 0 <= dropout_p <= 1:
         raise ArgumentError(f"`dropout_p` must be between 0 and 1, got {dropout_p}")
@@ -166,10 +170,14 @@ def prepare(
     return problem, layout
 
 
-def _check_tensors(given: dict[str, Tensor]) -> None:
+def check_tensors(given: dict[str, Tensor]) -> None:
+    """Raise unless these are dense tensors of one floating-point dtype, on one device, of rank 2 or more."""
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
             raise ArgumentTypeError(f"`{name}` must be a torch.Tensor, got a {type(tensor).__name__}")
+        if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta:
+            kind = "nested" if tensor.is_nested else "meta" if tensor.is_meta else str(tensor.layout)
+            raise ArgumentTypeError(f"`{name}` must be a dense tensor with data, got a {kind} one")
         if tensor.dtype not in DTYPES:
             raise ArgumentTypeError(
                 f"`{name}` must be float32, bfloat16, float16 or float64, got dtype {tensor.dtype}"
@@ -191,9 +199,10 @@ def _check_tensors(given: dict[str, Tensor]) -> None:
 
 
 def _four_dimensional(given: dict[str, Tensor]) -> tuple[Layout, dict[str, Tensor]]:
-    """Every tensor as `[B, H, length, dim]`: batch dimensions broadcast (stride 0, no copy) and flattened.
+    """Every tensor as `[B, H, length, dim]`: batch dimensions broadcast (stride 0) and flattened, in place.
 
-    Only where several batch dimensions broadcast against each other does flattening have to copy a tensor.
+    Flattening copies only where several batch dimensions cannot be walked with one stride: where they
+    broadcast against each other, or were transposed.
     """
     flat = [name for name, tensor in given.items() if tensor.dim() == 2]
     if flat and len(flat) < len(given):
@@ -201,16 +210,21 @@ def _four_dimensional(given: dict[str, Tensor]) -> tuple[Layout, dict[str, Tenso
         raise ArgumentError(f"either all or none of the inputs may be 2-D, got {ranks}")
     if flat:
         return Layout((), False), {name: tensor[None, None] for name, tensor in given.items()}
+    shape = batch_shape(given)
+    layout = Layout(shape, True)
+    size = math.prod(shape)
+    return layout, {
+        name: t.expand(*shape, *t.shape[-3:]).reshape(size, *t.shape[-3:]) for name, t in given.items()
+    }
+
+
+def batch_shape(given: dict[str, Tensor]) -> tuple[int, ...]:
+    """What the dimensions before heads, length and dim broadcast to."""
     try:
-        batch_shape = tuple(torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in given.values())))
+        return tuple(torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in given.values())))
     except RuntimeError:
         shapes = ", ".join(f"`{name}` {tuple(tensor.shape[:-3])}" for name, tensor in given.items())
         raise ArgumentError(f"batch dimensions must broadcast, got {shapes}") from None
-    layout = Layout(batch_shape, True)
-    size = math.prod(batch_shape)
-    return layout, {
-        name: t.expand(*batch_shape, *t.shape[-3:]).reshape(size, *t.shape[-3:]) for name, t in given.items()
-    }
 
 
 def _check_sizes(query: Tensor, key: Tensor, value: Tensor | None) -> None:
@@ -282,29 +296,18 @@ def _checked_sinks(sink_logits: Tensor | None, num_heads: int, device: torch.dev
     return sink_logits
 
 
-def _start(start: int | Sequence[int] | Tensor, name: str, batch: int) -> int | Tensor:
-    if isinstance(start, int) and not isinstance(start, bool):
-        return start
-    if not isinstance(start, Tensor | Sequence) or isinstance(start, str):
-        raise ArgumentTypeError(f"`{name}` must be an int or an integer tensor (batch,), got {start!r}")
-    tensor = torch.as_tensor(start)
-    if tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex():
-        raise ArgumentTypeError(
-            f"`{name}` must be an int or an integer tensor (batch,), got dtype {tensor.dtype}"
-        )
-    if tensor.dim() == 0:
-        return int(tensor)
-    if tensor.dim() != 1 or len(tensor) not in (1, batch):
-        raise ArgumentError(f"`{name}` must be an int or have shape ({batch},), got {tuple(tensor.shape)}")
-    return tensor.to(torch.int64)
-
-
 def _number(value: float | Tensor, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
+    if isinstance(value, bool | str) or (isinstance(value, Tensor) and value.numel() != 1):
         raise ArgumentTypeError(f"`{name}` must be a number, got {value!r}")
-    if isinstance(value, Tensor) and value.numel() != 1:
-        raise ArgumentTypeError(f"`{name}` must be a number, got a tensor of shape {tuple(value.shape)}")
-    number = float(value)
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise ArgumentTypeError(
+            f"`{name}` must be a number, got a tensor that requires gradients, which would get none: "
+            "multiply the query by it instead"
+        )
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(f"`{name}` must be a number, got {value!r}") from None
     if not math.isfinite(number):
         raise ArgumentError(f"`{name}` must be finite, got {number}")
     return number
@@ -320,6 +323,6 @@ def _positive(value: float | Tensor, name: str) -> float:
 def _checked_seed(seed: int | None, dropout_p: float) -> int:
     if seed is None:
         return draw_seed() if dropout_p > 0 else 0
-    if isinstance(seed, bool) or not isinstance(seed, int):
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise ArgumentTypeError(f"`seed` must be an int or None, got {seed!r}")
-    return seed
+    return operator.index(seed)

@@ -50,6 +50,8 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
     """
     batch, heads, n_rows, inner = left.shape
     key_heads = right.shape[1]
+    if key_heads == 0:
+        return left.new_zeros((batch, heads, n_rows, right.shape[-1]))
     rows = left.reshape(batch * key_heads, heads // key_heads * n_rows, inner)
     extra = -rows.shape[1] % ALIGNMENT
     columns = right.reshape(batch * key_heads, *right.shape[-2:])
@@ -72,9 +74,10 @@ def matmul_transposed(left: Tensor, right: Tensor, key_heads: int) -> Tensor:
 def finite_rows(tensor: Tensor) -> Tensor | None:
     """Which rows of `[B, H, L, D]` are free of NaN and infinities: bool `[B, H, L]`, or None if all are.
 
-    One number decides the usual case: a sum is finite only if every term is.
+    One number decides the usual case: a sum is finite only if every term is. (One that overflows is no
+    proof of the contrary, and only costs the closer look.)
     """
-    if tensor.numel() == 0 or bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
+    if tensor.numel() == 0 or bool(torch.isfinite(tensor.sum())):
         return None
     finite = torch.isfinite(tensor).all(-1)
     return None if bool(finite.all()) else finite

@@ -8,9 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.dropout import keep
-from regard.problem import Problem
-
 
 def scaled_dot_product_attention(
     Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None
@@ -29,9 +26,9 @@ def scaled_dot_product_attention(
     allowed = (
         torch.ones(Q.shape[-2], K.shape[-2], dtype=torch.bool, device=Q.device) if mask is None else mask != 0
     )
-    scores = _dot_products(Q, K, allowed) * Q.shape[-1] ** -0.5
+    scores = dot_products(Q, K, allowed) * Q.shape[-1] ** -0.5
     weights = softmax(scores.masked_fill(~allowed, -torch.inf))
-    return _weighted_sum(weights, V, allowed), weights
+    return weighted_sum(weights, V, allowed), weights
 
 
 def softmax(logits: Tensor, sink: Tensor | None = None) -> Tensor:
@@ -47,7 +44,7 @@ def softmax(logits: Tensor, sink: Tensor | None = None) -> Tensor:
     return logits.masked_fill(empty, 0).softmax(-1)[..., :n_keys].masked_fill(excluded, 0)
 
 
-def _dot_products(Q: Tensor, K: Tensor, allowed: Tensor) -> Tensor:
+def dot_products(Q: Tensor, K: Tensor, allowed: Tensor) -> Tensor:
     """Q Kᵀ, without a trace of excluded pairs in the result and in its gradients: 0 × NaN is NaN.
 
     Vectors that could do harm stay out of the product, in which all others then get what they would get
@@ -61,7 +58,7 @@ def _dot_products(Q: Tensor, K: Tensor, allowed: Tensor) -> Tensor:
     return scores
 
 
-def _weighted_sum(weights: Tensor, V: Tensor, allowed: Tensor) -> Tensor:
+def weighted_sum(weights: Tensor, V: Tensor, allowed: Tensor) -> Tensor:
     """weights @ V, with the same care."""
     odd = _odd(V)
     output = weights @ V.masked_fill(odd, 0)
@@ -75,58 +72,3 @@ def _odd(vectors: Tensor) -> Tensor:
     """Which vectors hold NaN, infinities or numbers whose products may overflow: bool `[..., L, 1]`."""
     ordinary: Tensor = (vectors.detach().abs() < torch.finfo(vectors.dtype).max ** 0.5).all(-1, keepdim=True)
     return ~ordinary
-
-
-def attend(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Output `[B, Hq, N, Ev]` and logsumexp `[B, Hq, N]`, differentiable any number of times.
-
-    In the order of the conventions: scores × scale → softcap → + bias → mask → sink → softmax (→ dropout).
-    """
-    dtype = problem.compute_dtype
-    allowed = problem.sets.to_dense()
-    bias = None
-    if problem.bias is not None:
-        columns = torch.arange(problem.n_keys, device=problem.device)
-        bias = problem.bias.tile(problem.frame, slice(0, problem.n_queries), columns, dtype)
-        allowed = allowed & (bias != -torch.inf)
-    key = problem.key.to(dtype).repeat_interleave(problem.group_size, 1)
-    logits = _dot_products(problem.query.to(dtype), key, allowed) * problem.scale
-    if problem.softcap is not None:
-        logits = problem.softcap * (logits / problem.softcap).tanh()
-    if bias is not None:
-        logits = logits + bias
-    logits = logits.masked_fill(~allowed, -torch.inf)
-    sink = None if problem.sink_logits is None else problem.sink_logits.to(dtype).view(1, -1, 1, 1)
-    logsumexp = _logsumexp(logits, sink)
-    if problem.value is None:
-        return problem.query[..., :0], logsumexp
-    weights = softmax(logits, sink)
-    if problem.dropout_p > 0:
-        weights = weights * _kept(problem) / (1 - problem.dropout_p) if problem.dropout_p < 1 else weights * 0
-    value = problem.value.to(dtype).repeat_interleave(problem.group_size, 1)
-    return _weighted_sum(weights, value, logits != -torch.inf).to(problem.dtype), logsumexp
-
-
-def _logsumexp(logits: Tensor, sink: Tensor | None) -> Tensor:
-    """The logarithm of each row's denominator; −∞, and no gradient, for a row that holds nothing."""
-    nothing = logits.new_full((*logits.shape[:-1], 1), -torch.inf) if sink is None else sink
-    every = torch.cat([logits, nothing.expand(*logits.shape[:-1], 1)], -1)
-    empty = (every == -torch.inf).all(-1, keepdim=True)
-    result = every.masked_fill(empty, 0).logsumexp(-1)
-    return result.masked_fill(empty.squeeze(-1), -torch.inf)
-
-
-def _kept(problem: Problem) -> Tensor:
-    """What dropout keeps of the whole matrix."""
-    frame, device = problem.frame, problem.device
-    items, heads, keys = (
-        torch.arange(size, device=device) for size in (problem.batch_size, problem.num_heads, problem.n_keys)
-    )
-    return keep(
-        problem.seed,
-        problem.dropout_p,
-        items.view(-1, 1, 1, 1) + problem.first_item,
-        heads.view(1, -1, 1, 1) + problem.first_head,
-        frame.query_positions.unsqueeze(-1),
-        (keys.view(1, 1, -1) + frame.first_key).unsqueeze(-2),
-    )

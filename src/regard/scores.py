@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.dropout import keep
 from regard.problem import Problem
 from regard.products import load, matmul
 
@@ -44,14 +43,14 @@ class Tile:
 
 def score(problem: Problem, query: Tensor, rows: slice | Tensor, first: int, last: int, whole: bool) -> Tile:
     """The logits of a tile; `query` is `load_query(problem, rows)`; if `whole`, the mask cuts nothing."""
-    key = load(problem.key, slice(first, last), problem.compute_dtype)
+    columns = slice(first, last)
+    key = load(problem.key, columns, problem.compute_dtype)
     logits = matmul(query, key.mT).mul_(problem.scale)
     width = last - first
     softcapped = None
     if problem.softcap is not None:
         softcapped = logits.div_(problem.softcap).tanh_()
         logits = softcapped * problem.softcap
-    columns = torch.arange(first, last, device=problem.device)
     if problem.bias is not None:
         added = problem.bias.tile(problem.frame, rows, columns, problem.compute_dtype)
         logits[..., :width] += added
@@ -66,20 +65,9 @@ def score(problem: Problem, query: Tensor, rows: slice | Tensor, first: int, las
 
 def kept(problem: Problem, tile: Tile) -> Tensor:
     """What dropout leaves of each pair of a tile: 0 or 1 / (1 − p), `[B, Hq, R, C']`."""
-    frame = problem.frame
-    device = problem.device
-    columns = torch.arange(tile.first, tile.first + tile.logits.shape[-1], device=device)
-    keys = columns + frame.first_key
-    decisions = keep(
-        problem.seed,
-        problem.dropout_p,
-        torch.arange(problem.batch_size, device=device).view(-1, 1, 1, 1) + problem.first_item,
-        torch.arange(problem.num_heads, device=device).view(1, -1, 1, 1) + problem.first_head,
-        frame.query_positions[..., tile.rows].unsqueeze(-1),
-        keys.unsqueeze(-2) if keys.dim() == 3 else keys,
-    )
+    columns = slice(tile.first, tile.first + tile.logits.shape[-1])
     scale = 1 / (1 - problem.dropout_p) if problem.dropout_p < 1 else 0.0
-    return decisions.to(problem.compute_dtype) * scale
+    return problem.kept(tile.rows, columns).to(problem.compute_dtype) * scale
 
 
 def load_query(problem: Problem, rows: slice | Tensor) -> Tensor:

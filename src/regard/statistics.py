@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -60,11 +59,14 @@ class Statistic(ABC):
     """A question to the weights. One instance answers one fold."""
 
     result: Tensor
-    needs_tiles: ClassVar[bool] = True
 
     @abstractmethod
     def begin(self, problem: Problem) -> None:
         """Allocate the answer for the whole problem."""
+
+    def wants(self, rows: slice, columns: slice) -> bool:
+        """Whether a tile of these rows and columns can change the answer; if not, it need not be shown."""
+        return True
 
     @abstractmethod
     def add(self, tile: WeightTile) -> None:
@@ -91,10 +93,10 @@ class PerRow(Statistic):
 
 
 class Entropy(PerRow):
-    """−Σⱼ Pᵢⱼ log Pᵢⱼ in nats, over keys: log P = (s − reference) − log(denominator)."""
+    """−Σⱼ Pᵢⱼ log Pᵢⱼ in nats, over keys: log P = (s − shift) − log(denominator)."""
 
     def of(self, tile: WeightTile) -> Tensor:
-        shifted = tile.logits - tile.normalizer.reference.unsqueeze(-1)
+        shifted = tile.logits - tile.normalizer.shift.unsqueeze(-1)
         # 0 · log 0 is 0: a weight that is 0 has no share, also where its logit is −∞.
         surprise = tile.normalizer.divisor.log().unsqueeze(-1) - shifted
         return (tile.weights * surprise.masked_fill_(tile.weights == 0, 0)).sum(-1)
@@ -104,10 +106,7 @@ class Distance(PerRow):
     """Σⱼ Pᵢⱼ · |p − j|: how far, in positions, a query looks on average."""
 
     def of(self, tile: WeightTile) -> Tensor:
-        frame = tile.problem.frame
-        keys = torch.arange(tile.columns.start, tile.columns.stop, device=frame.device) + frame.first_key
-        positions = frame.query_positions[..., tile.rows].unsqueeze(-1)
-        away = (positions - (keys.unsqueeze(-2) if keys.dim() == 3 else keys)).abs()
+        away = tile.problem.frame.offsets(tile.rows, tile.columns).abs()
         return (tile.weights * away.to(tile.weights.dtype)).sum(-1)
 
 
@@ -117,33 +116,11 @@ class Mass(PerRow):
     def __init__(self, keys: Tensor) -> None:
         self.keys = keys
 
+    def wants(self, rows: slice, columns: slice) -> bool:
+        return bool(self.keys[columns].any())
+
     def of(self, tile: WeightTile) -> Tensor:
-        chosen = self.keys[tile.columns]
-        if not bool(chosen.any()):
-            return torch.zeros_like(tile.normalizer.maximum)
-        return tile.weights.masked_fill(~chosen, 0).sum(-1)
-
-
-class MaxLogit(Statistic):
-    """The largest logit of each row, −∞ for an empty row."""
-
-    needs_tiles = False  # the normalizer has it already
-
-    def begin(self, problem: Problem) -> None:
-        """Nothing to allocate."""
-
-    def add(self, tile: WeightTile) -> None:
-        """Nothing is left to see."""
-
-    def end(self, normalizer: Normalizer) -> Tensor:
-        return normalizer.maximum.clone()
-
-
-class MaxWeight(MaxLogit):
-    """The largest weight of each row: that of its largest logit."""
-
-    def end(self, normalizer: Normalizer) -> Tensor:
-        return (normalizer.maximum - normalizer.reference).exp() / normalizer.divisor
+        return tile.weights.masked_fill(~self.keys[tile.columns], 0).sum(-1)
 
 
 class Received(Statistic):
@@ -158,6 +135,9 @@ class Received(Statistic):
         shape = problem.batch_size, problem.num_heads, problem.n_keys
         self.result = torch.zeros(shape, dtype=problem.compute_dtype, device=problem.device)
         self.allowed = torch.zeros_like(self.result) if self.mean and problem.bias is not None else None
+
+    def wants(self, rows: slice, columns: slice) -> bool:
+        return self.queries is None or bool(self.queries[rows].any())
 
     def add(self, tile: WeightTile) -> None:
         self.result[tile.batch, tile.heads, tile.columns] += self._chosen(tile.weights, tile).sum(-2)
@@ -176,7 +156,7 @@ class Received(Statistic):
         sets = self.problem.sets
         if self.queries is not None:
             sets = sets.select(rows=self.queries.nonzero().flatten())
-        return self.result / sets.counts().clamp(min=1)
+        return self.result / sets.queries_per_key().clamp(min=1)
 
 
 class TopKeys(Statistic):

@@ -9,6 +9,7 @@ from regard import masks
 from regard.attention import attention
 from regard.errors import ArgumentError, ArgumentTypeError
 from regard.masks import Mask
+from regard.problem import batch_shape, check_tensors
 
 
 def scaled_dot_product_attention(
@@ -41,9 +42,9 @@ def scaled_dot_product_attention(
     In a floating-point mask, −inf excludes; so does the dtype's lowest value in a row that keeps another key,
     which is what models write for "masked". Excluded keys cost nothing where they form runs.
     """
-    if not isinstance(query, Tensor) or not isinstance(key, Tensor) or not isinstance(value, Tensor):
-        kinds = ", ".join(type(t).__name__ for t in (query, key, value))
-        raise ArgumentTypeError(f"`query`, `key` and `value` must be tensors, got {kinds}")
+    check_tensors({"query": query})
+    query, key, value, attn_mask = _as_autocast_has_it(query, key, value, attn_mask)
+    check_tensors({"query": query, "key": key, "value": value})
     if is_causal and attn_mask is not None:
         raise ArgumentError("`attn_mask` must be None when `is_causal` is set, got both")
     query, key, value = _heads_as_batch(query, key, value, enable_gqa)
@@ -62,11 +63,29 @@ def scaled_dot_product_attention(
     )
 
 
+def _as_autocast_has_it(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Under autocast, torch's function is one of those that compute in the lower precision."""
+    device = query.device.type
+    if not torch.is_autocast_enabled(device):
+        return query, key, value, attn_mask
+    dtype = torch.get_autocast_dtype(device)
+
+    def cast(tensor: Tensor) -> Tensor:
+        floating = isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.dtype != torch.float64
+        return tensor.to(dtype) if floating else tensor
+
+    return cast(query), cast(key), cast(value), None if attn_mask is None else cast(attn_mask)
+
+
 def _heads_as_batch(
     query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Without grouped heads torch broadcasts the heads like any batch dimension."""
-    if enable_gqa or min(query.dim(), key.dim(), value.dim()) < 3:
+    """Without grouped heads torch broadcasts the heads like any batch dimension, and ranks too."""
+    rank = max(query.dim(), key.dim(), value.dim())
+    query, key, value = (t.reshape((1,) * (rank - t.dim()) + tuple(t.shape)) for t in (query, key, value))
+    if enable_gqa or rank < 3:
         return query, key, value
     counts = {t.shape[-3] for t in (query, key, value)}
     most = max(counts)
@@ -114,7 +133,7 @@ def split_additive(additive: Tensor) -> tuple[Tensor, Tensor | None]:
 
 def _four_dimensional(attn_mask: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Broadcast as torch does, then with one batch dimension: `[B or 1, Hq or 1, N, M]`."""
-    lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    lead = batch_shape({"query": query, "key": key, "value": value})
     heads = (query.shape[-3],) if query.dim() > 2 else ()
     full = (*lead, *heads, query.shape[-2], key.shape[-2])
     try:

@@ -6,6 +6,7 @@ them: rows and slices on demand, statistics as folds over tiles, products tile b
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,14 +18,14 @@ from torch import Tensor
 from regard import asking
 from regard import statistics as questions
 from regard.asking import Keys
+from regard.autocast import without_autocast
 from regard.biases import Bias
 from regard.compiling import outside_graphs
-from regard.engines import Engine, choose
+from regard.engines import Engine, choose, engine_name
 from regard.errors import ArgumentError, ArgumentTypeError, StaleWeightsError, TooLargeError
 from regard.indexing import Selection, select
 from regard.masks import Mask
 from regard.online_softmax import Normalizer
-from regard.precision import without_autocast
 from regard.problem import Layout, Problem, prepare
 from regard.products import finite_rows
 from regard.scores import load_query, score
@@ -114,6 +115,24 @@ class AttentionWeights:
     def __iter__(self) -> Iterator[Tensor]:
         return (self[index] for index in range(len(self)))
 
+    def detach(self) -> AttentionWeights:
+        """The same weights, whose `logsumexp` holds on to no graph, and so to no value and output."""
+        if not self._logsumexp.requires_grad:
+            return self
+        other = copy.copy(self)
+        other._logsumexp = self._logsumexp.detach()
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__ | {"_engine": engine_name(self._engine), "_logsumexp": self._logsumexp.detach()}
+        del state["_versions"]  # copies count their changes anew
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._engine = choose(state["_engine"], self._problem)
+        self._versions = [(name, t, version_of(t)) for name, t in self._kept()]
+
     def __getitem__(self, index: Any) -> Tensor:
         """Exact weights of a slice, with torch's indexing; over 1 GiB it is refused with its size."""
         return self._block(select(index, tuple(self.shape)), MAX_BYTES, weights=True)
@@ -136,11 +155,11 @@ class AttentionWeights:
 
     def max_logit(self) -> Tensor:
         """The largest logit over the keys of each row, `[..., Hq, N]`; −inf for an empty row."""
-        return self._one(questions.MaxLogit())
+        return self._kept_answer("max_logit")
 
     def max_weight(self) -> Tensor:
         """The largest weight of each row, `[..., Hq, N]`."""
-        return self._one(questions.MaxWeight())
+        return self._kept_answer("max_weight")
 
     def entropy(self) -> Tensor:
         """−Σⱼ Pᵢⱼ log Pᵢⱼ over keys, in nats, `[..., Hq, N]`."""
@@ -207,7 +226,15 @@ class AttentionWeights:
         if received is not None:
             asked["received"] = asking.received(received, False, self._problem)
         answers = dict(zip(asked, self._fold(list(asked.values())), strict=True))
-        return answers | ({"logsumexp": self.logsumexp} if "logsumexp" in names else {})
+        return answers | {name: self._kept_answer(name) for name in names if name in asking.KEPT}
+
+    def _kept_answer(self, name: str) -> Tensor:
+        """A number for each row that needs no look at a tile."""
+        self._current()
+        if name == "logsumexp":
+            return self.logsumexp
+        kept = self._normalizer.maximum.clone() if name == "max_logit" else self._normalizer.max_weight
+        return self._layout.restore(kept)
 
     def __matmul__(self, x: Tensor) -> Tensor:
         """P x for `x` `[..., Hq or Hkv or 1, M, C]`: `[..., Hq, N, C]` in x's dtype, in linear memory."""
@@ -235,6 +262,8 @@ class AttentionWeights:
         problem = self._problem
         if not x.is_floating_point():
             raise ArgumentTypeError(f"`x` must be floating point, got dtype {x.dtype}")
+        if x.device != self.device:
+            raise ArgumentError(f"`x` must be on the device of the weights, {self.device}, got {x.device}")
         heads = x.shape[-3] if x.dim() > 2 else 1
         if x.dim() < 2 or x.shape[-2] != length or heads not in head_counts:
             counts = " or ".join(str(count) for count in dict.fromkeys(head_counts))
@@ -261,8 +290,8 @@ class AttentionWeights:
     @torch.no_grad()
     def _fold(self, statistics: list[questions.Statistic]) -> list[Any]:
         problem = self._current()
-        if any(statistic.needs_tiles for statistic in statistics):
-            self._engine.fold(problem, self._normalizer, [s for s in statistics if s.needs_tiles])
+        if statistics:
+            self._engine.fold(problem, self._normalizer, statistics)
         restore = self._layout.restore
         answers = [statistic.end(self._normalizer) for statistic in statistics]
         return [tuple(map(restore, a)) if isinstance(a, tuple) else restore(a) for a in answers]
@@ -279,15 +308,17 @@ class AttentionWeights:
             )
         width = selection.last - selection.first
         numbers = selection.rows.flatten().to(self.device)
-        result = torch.empty((len(numbers), width), dtype=self.dtype, device=self.device)
-        heads = numbers // max(1, problem.n_queries)
-        for one in heads.unique().tolist() if width else []:
+        result = torch.empty((len(numbers), *selection.shape[selection.rows.dim() :]), dtype=self.dtype)
+        result = result.to(self.device)
+        heads, order = (numbers // max(1, problem.n_queries)).sort(stable=True)
+        present, counts = heads.unique_consecutive(return_counts=True)
+        for one, where in zip(present.tolist(), order.split(counts.tolist()), strict=True):
             item, head = divmod(one, problem.num_heads)
-            where = (heads == one).nonzero().flatten()
-            for some in where.split(max(1, _BLOCK_LOGITS // width)):
+            for some in where.split(max(1, _BLOCK_LOGITS // max(1, width))):
                 rows = numbers[some] % problem.n_queries
-                result[some] = self._rows(item, head, rows, selection.first, selection.last, weights)
-        return result.view(*selection.rows.shape, width)[..., selection.columns]
+                block = self._rows(item, head, rows, selection.first, selection.last, weights)
+                result[some] = block[:, selection.columns]
+        return result.view(selection.shape)
 
     def _rows(self, item: int, head: int, rows: Tensor, first: int, last: int, weights: bool) -> Tensor:
         """Some rows of one head, `[R, last − first]`."""

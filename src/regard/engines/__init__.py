@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 from regard.engines import reference, tiled
-from regard.engines.base import Engine, Gradients, HasBackward
+from regard.engines.base import Engine, Gradients, HasBackward, Wanted
 from regard.errors import ArgumentError, EngineError
 from regard.problem import Problem
 
-__all__ = ["NAMES", "Engine", "Gradients", "HasBackward", "choose"]
+__all__ = ["NAMES", "Engine", "Gradients", "HasBackward", "Wanted", "choose", "engine_name"]
 
 _ENGINES: dict[str, Engine] = {"reference": reference, "tiled": tiled}
 
@@ -27,6 +27,11 @@ def choose(name: str, problem: Problem) -> Engine:
         raise EngineError(
             "engine 'native' is not part of this version of regard: use engine='auto' or 'tiled'"
         )
-    if name not in _ENGINES:
+    if not isinstance(name, str) or name not in _ENGINES:
         raise ArgumentError(f"`engine` must be one of {', '.join(map(repr, NAMES))}, got {name!r}")
     return _ENGINES[name]
+
+
+def engine_name(engine: Engine) -> str:
+    """The name under which `choose` finds an engine again."""
+    return next(name for name, known in _ENGINES.items() if known is engine)

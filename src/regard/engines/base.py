@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -13,13 +13,23 @@ from regard.problem import Problem
 from regard.statistics import Statistic
 
 
+class Wanted(NamedTuple):
+    """Which gradients are asked for."""
+
+    query: bool
+    key: bool
+    value: bool
+    bias: bool
+    sink_logits: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Gradients in the computing dtype, each shaped like what it belongs to; None where there is nothing."""
+    """Gradients in the computing dtype, each shaped like what it belongs to; None where not wanted."""
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
+    query: Tensor | None
+    key: Tensor | None
+    value: Tensor | None
     bias: Tensor | None
     sink_logits: Tensor | None
 
@@ -28,7 +38,7 @@ class Engine(Protocol):
     """An engine is a module with these functions."""
 
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
-        """The output `[B, Hq, N, Ev]` (Ev = 0 without a value), its logsumexp, and the weights' normalizer."""
+        """The output `[B, Hq, N, Ev]` (Ev = 0 without a value), its logsumexp, the weights' normalizer."""
 
     def fold(self, problem: Problem, normalizer: Normalizer, statistics: Sequence[Statistic]) -> None:
         """Show the weights, tile by tile, to all of the statistics in one pass."""
@@ -45,5 +55,6 @@ class HasBackward(Protocol):
         normalizer: Normalizer,
         grad_output: Tensor,
         grad_logsumexp: Tensor | None,
+        wanted: Wanted,
     ) -> Gradients:
-        """Gradients of query, key, value, the bias's parameter and the sink logits."""
+        """Gradients of query, key, value, the bias's parameter and the sink logits, as far as wanted."""

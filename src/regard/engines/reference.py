@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard import online_softmax, reference
+from regard import online_softmax
+from regard.autocast import without_autocast
 from regard.online_softmax import Normalizer
-from regard.precision import without_autocast
 from regard.problem import Problem
+from regard.reference import dot_products, softmax, weighted_sum
 from regard.scores import Tile, load_query, score
 from regard.statistics import Statistic, WeightTile
 
@@ -21,10 +22,10 @@ def forward(problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
 
     The normalizer comes from the same tile that `fold` shows, so that both agree to the last bit.
     """
-    output, logsumexp = reference.attend(problem)
+    output, logsumexp = _attend(problem)
     with torch.no_grad():
         state = online_softmax.init(output.shape[:3], 0, problem.compute_dtype, problem.device)
-        if problem.n_keys:
+        if 0 not in _sizes(problem):
             online_softmax.update(state, _whole(problem).logits, None)
         _, normalizer = online_softmax.finish(state, problem.sink_logits)
     return output, logsumexp, normalizer
@@ -35,12 +36,55 @@ def fold(problem: Problem, normalizer: Normalizer, statistics: Sequence[Statisti
     """Show the weights to all of the statistics, as one tile."""
     for statistic in statistics:
         statistic.begin(problem)
-    if 0 in (problem.batch_size, problem.num_heads, problem.n_queries, problem.n_keys):
+    if 0 in _sizes(problem):
         return
     sizes = problem.batch_size, problem.num_heads, problem.num_key_heads
     shown = WeightTile(problem, _whole(problem), normalizer, *(slice(0, size) for size in sizes))
     for statistic in statistics:
         statistic.add(shown)
+
+
+def _attend(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Output and logsumexp, in the order of the conventions.
+
+    Scores × scale → softcap → + bias → mask → sink → softmax (→ dropout) → weighted sum.
+    """
+    dtype = problem.compute_dtype
+    rows, columns = slice(0, problem.n_queries), slice(0, problem.n_keys)
+    allowed, bias = problem.sets.to_dense(), None
+    if problem.bias is not None:
+        bias = problem.bias.tile(problem.frame, rows, columns, dtype)
+        allowed = allowed & (bias != -torch.inf)
+    key = problem.key.to(dtype).repeat_interleave(problem.group_size, 1)
+    logits = dot_products(problem.query.to(dtype), key, allowed) * problem.scale
+    if problem.softcap is not None:
+        logits = problem.softcap * (logits / problem.softcap).tanh()
+    if bias is not None:
+        logits = logits + bias
+    logits = logits.masked_fill(~allowed, -torch.inf)
+    sink = None if problem.sink_logits is None else problem.sink_logits.to(dtype).view(1, -1, 1, 1)
+    logsumexp = _logsumexp(logits, sink)
+    if problem.value is None:
+        return problem.query[..., :0], logsumexp
+    weights = softmax(logits, sink)
+    if problem.dropout_p > 0:
+        kept = problem.kept(rows, columns)
+        weights = weights * kept / (1 - problem.dropout_p) if problem.dropout_p < 1 else weights * 0
+    value = problem.value.to(dtype).repeat_interleave(problem.group_size, 1)
+    return weighted_sum(weights, value, logits != -torch.inf).to(problem.dtype), logsumexp
+
+
+def _logsumexp(logits: Tensor, sink: Tensor | None) -> Tensor:
+    """The logarithm of each row's denominator; −∞, and no gradient, for a row that holds nothing."""
+    nothing = logits.new_full((*logits.shape[:-1], 1), -torch.inf) if sink is None else sink
+    every = torch.cat([logits, nothing.expand(*logits.shape[:-1], 1)], -1)
+    empty = (every == -torch.inf).all(-1, keepdim=True)
+    result = every.masked_fill(empty, 0).logsumexp(-1)
+    return result.masked_fill(empty.squeeze(-1), -torch.inf)
+
+
+def _sizes(problem: Problem) -> tuple[int, ...]:
+    return problem.batch_size, problem.num_heads, problem.n_queries, problem.n_keys
 
 
 def _whole(problem: Problem) -> Tile:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from regard import online_softmax
-from regard.engines.base import Gradients
+from regard.autocast import without_autocast
+from regard.engines.base import Gradients, Wanted
 from regard.online_softmax import Normalizer
-from regard.precision import without_autocast
 from regard.problem import Problem
 from regard.products import finite_rows, load, load_finite, matmul, product, product_transposed
 from regard.scores import Tile, kept, load_query, score
@@ -58,7 +58,7 @@ def forward(problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
             state_output, state = _forward_rows(part.problem, rows, _some(finite, part.batch, part.key_heads))
             output[part.batch, part.heads, rows] = state_output[..., :value_dim].to(output.dtype)
             normalizer.maximum[part.batch, part.heads, rows] = state.maximum
-            normalizer.reference[part.batch, part.heads, rows] = state.reference
+            normalizer.shift[part.batch, part.heads, rows] = state.shift
             normalizer.denominator[part.batch, part.heads, rows] = state.denominator
     return output, normalizer.logsumexp, normalizer
 
@@ -94,9 +94,12 @@ def fold(problem: Problem, normalizer: Normalizer, statistics: Sequence[Statisti
             query = load_query(part.problem, rows)
             some = normalizer.select(part.batch, part.heads, rows)
             for first, last, whole in part.problem.sets.tiles(rows, _TILE_COLUMNS):
+                asking = [s for s in statistics if s.wants(rows, slice(first, last))]
+                if not asking:
+                    continue
                 tile = score(part.problem, query, rows, first, last, whole)
                 shown = WeightTile(part.problem, tile, some, part.batch, part.heads, part.key_heads)
-                for statistic in statistics:
+                for statistic in asking:
                     statistic.add(shown)
 
 
@@ -107,59 +110,58 @@ def backward(
     normalizer: Normalizer,
     grad_output: Tensor,
     grad_logsumexp: Tensor | None,
+    wanted: Wanted,
 ) -> Gradients:
-    """Gradients of everything differentiable, accumulated in the computing dtype.
+    """The gradients that are wanted, accumulated in the computing dtype.
 
     With P̃ the weights after dropout: dV = P̃ᵀ dO, dP = dO Vᵀ (dropped alike), dS = P (dP − D) where
     D = Σ dO · O − d logsumexp, dQ = scale dS K and dK = scale dSᵀ Q.
     """
-    assert problem.value is not None
-    dtype, device = problem.compute_dtype, problem.device
-    query, key, value = (torch.zeros(t.shape, dtype=dtype, device=device) for t in _inputs(problem))
-    bias = (
-        None
-        if problem.bias is None
-        else problem.bias.parameter.new_zeros(problem.bias.parameter.shape, dtype=dtype)
-    )
-    sinks = (
-        None if problem.sink_logits is None else torch.zeros(problem.num_heads, dtype=dtype, device=device)
-    )
+    dtype = problem.compute_dtype
     delta = (grad_output.to(dtype) * output.to(dtype)).sum(-1)
     if grad_logsumexp is not None:
         delta = delta - grad_logsumexp.to(dtype)
-    if sinks is not None:
-        assert problem.sink_logits is not None
-        logit = problem.sink_logits.to(dtype).view(1, -1, 1)
-        share = (logit - normalizer.reference).exp() / normalizer.divisor
-        sinks -= (share * delta).masked_fill(share == 0, 0).sum((0, 2))
-    finite = {name: finite_rows(t) for name, t in (("query", problem.query), ("key", problem.key))}
-    finite["grad_output"] = finite_rows(grad_output)
+    gradients = Gradients(
+        query=_zeros(problem.query, wanted.query, dtype),
+        key=_zeros(problem.key, wanted.key, dtype),
+        value=_zeros(problem.value, wanted.value, dtype),
+        bias=_zeros(None if problem.bias is None else problem.bias.parameter, wanted.bias, dtype),
+        sink_logits=_sink_gradient(problem, normalizer, delta) if wanted.sink_logits else None,
+    )
+    if not any((wanted.query, wanted.key, wanted.value, wanted.bias)):
+        return gradients
+    finite_query, finite_key, finite_grad = (
+        finite_rows(tensor) for tensor in (problem.query, problem.key, grad_output)
+    )
     for part in _parts(problem):
         batch, heads, key_heads = part.batch, part.heads, part.key_heads
-        pieces = _Pieces(
-            query=query[batch, heads],
-            key=key[batch, key_heads],
-            value=value[batch, key_heads],
-            bias=None if bias is None or problem.bias is None else problem.bias.part(bias, batch, heads),
+        given = _Given(
             grad_output=grad_output[batch, heads],
             delta=delta[batch, heads],
-            finite_query=_some(finite["query"], batch, heads),
-            finite_key=_some(finite["key"], batch, key_heads),
-            finite_grad_output=_some(finite["grad_output"], batch, heads),
+            finite_query=_some(finite_query, batch, heads),
+            finite_key=_some(finite_key, batch, key_heads),
+            finite_grad_output=_some(finite_grad, batch, heads),
+        )
+        found = Gradients(
+            query=_some(gradients.query, batch, heads),
+            key=_some(gradients.key, batch, key_heads),
+            value=_some(gradients.value, batch, key_heads),
+            bias=(
+                None
+                if gradients.bias is None or problem.bias is None
+                else problem.bias.part(gradients.bias, batch, heads)
+            ),
+            sink_logits=None,
         )
         for rows in _row_tiles(part.problem):
-            _backward_rows(part.problem, rows, normalizer.select(batch, heads, rows), pieces)
-    return Gradients(query, key, value, bias, sinks)
+            _backward_rows(part.problem, rows, normalizer.select(batch, heads, rows), given, found)
+    return gradients
 
 
 @dataclass(frozen=True, eq=False)
-class _Pieces:
-    """Views of what the backward pass reads and adds to, for one part of the problem."""
+class _Given:
+    """What the backward pass reads besides the problem, for one part of it."""
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    bias: Tensor | None
     grad_output: Tensor
     delta: Tensor
     finite_query: Tensor | None
@@ -167,45 +169,61 @@ class _Pieces:
     finite_grad_output: Tensor | None
 
 
-def _backward_rows(problem: Problem, rows: slice, normalizer: Normalizer, pieces: _Pieces) -> None:
+def _backward_rows(
+    problem: Problem, rows: slice, normalizer: Normalizer, given: _Given, found: Gradients
+) -> None:
+    """Add to `found`, views of a part's gradients, what one tile of rows gives."""
     assert problem.value is not None
     dtype, key_heads = problem.compute_dtype, problem.num_key_heads
-    head_dim, value_dim = problem.key.shape[-1], problem.value.shape[-1]
     query = load_query(problem, rows)
-    grad_output = load(pieces.grad_output, rows, dtype, align_rows=False)
-    delta = pieces.delta[:, :, rows].unsqueeze(-1)
-    finite_query = None if pieces.finite_query is None else pieces.finite_query[:, :, rows]
-    finite_grad = None if pieces.finite_grad_output is None else pieces.finite_grad_output[:, :, rows]
+    grad_output = load(given.grad_output, rows, dtype, align_rows=False)
+    delta = given.delta[:, :, rows].unsqueeze(-1)
+    finite_query, finite_grad = (
+        None if finite is None else finite[:, :, rows]
+        for finite in (given.finite_query, given.finite_grad_output)
+    )
+    scores_wanted = any(gradient is not None for gradient in (found.query, found.key, found.bias))
     for first, last, whole in problem.sets.tiles(rows, _TILE_COLUMNS):
         tile = score(problem, query, rows, first, last, whole)
         columns, width = tile.columns, tile.width
         weights = normalizer.weights(tile.logits.clone())
-        value = load(problem.value, columns, dtype)
-        # dO · vⱼ of a pair that takes no part may be NaN: it is replaced below, where dS selects.
-        grad_weights = matmul(grad_output, value.mT)
-        dropped = weights
-        if problem.dropout_p > 0:
-            factor = kept(problem, tile)
-            grad_weights, dropped = grad_weights * factor, weights * factor
-        grad_value = product_transposed(dropped, grad_output, tile, finite_grad, key_heads)
-        pieces.value[:, :, columns] += grad_value[:, :, :width, :value_dim]
-        grad_logits = (weights * (grad_weights - delta)).masked_fill_(~tile.allowed, 0)
-        if problem.bias is not None and pieces.bias is not None:
-            problem.bias.accumulate(pieces.bias, problem.frame, rows, columns, grad_logits[..., :width])
+        factor = kept(problem, tile) if problem.dropout_p > 0 else None
+        if found.value is not None:
+            dropped = weights if factor is None else weights * factor
+            grad_value = product_transposed(dropped, grad_output, tile, finite_grad, key_heads)
+            found.value[:, :, columns] += grad_value[:, :, :width, : found.value.shape[-1]]
+        if not scores_wanted:
+            continue
+        # dO · vⱼ of a pair that takes no part may be NaN: it is replaced where dS selects.
+        grad_weights = matmul(grad_output, load(problem.value, columns, dtype).mT)
+        if factor is not None:
+            grad_weights = grad_weights * factor
+        excluded = ~tile.allowed
+        grad_logits = (weights * (grad_weights - delta)).masked_fill_(excluded, 0)
+        if problem.bias is not None and found.bias is not None:
+            problem.bias.accumulate(found.bias, problem.frame, rows, columns, grad_logits[..., :width])
         if tile.softcapped is not None:
-            grad_logits = (grad_logits * (1 - tile.softcapped.square())).masked_fill_(~tile.allowed, 0)
+            grad_logits = (grad_logits * (1 - tile.softcapped.square())).masked_fill_(excluded, 0)
         grad_logits.mul_(problem.scale)
-        key = load(problem.key, columns, dtype)
-        finite_key = load_finite(pieces.finite_key, columns)
-        grad_query = product(grad_logits, key, tile, finite_key)
-        pieces.query[:, :, rows] += grad_query[..., :head_dim]
-        grad_key = product_transposed(grad_logits, query, tile, finite_query, key_heads)
-        pieces.key[:, :, columns] += grad_key[:, :, :width, :head_dim]
+        if found.query is not None:
+            key = load(problem.key, columns, dtype)
+            grad_query = product(grad_logits, key, tile, load_finite(given.finite_key, columns))
+            found.query[:, :, rows] += grad_query[..., : found.query.shape[-1]]
+        if found.key is not None:
+            grad_key = product_transposed(grad_logits, query, tile, finite_query, key_heads)
+            found.key[:, :, columns] += grad_key[:, :, :width, : found.key.shape[-1]]
 
 
-def _inputs(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
-    assert problem.value is not None
-    return problem.query, problem.key, problem.value
+def _sink_gradient(problem: Problem, normalizer: Normalizer, delta: Tensor) -> Tensor:
+    """A sink takes its share of the weight and gives nothing: dsink = Σ over rows of share · (0 − D)."""
+    assert problem.sink_logits is not None
+    logit = problem.sink_logits.to(delta.dtype).view(1, -1, 1)
+    share = (logit - normalizer.shift).exp() / normalizer.divisor
+    return -(share * delta).masked_fill(share == 0, 0).sum((0, 2))
+
+
+def _zeros(like: Tensor | None, wanted: bool, dtype: torch.dtype) -> Tensor | None:
+    return None if like is None or not wanted else torch.zeros(like.shape, dtype=dtype, device=like.device)
 
 
 def _some(tensor: Tensor | None, batch: slice, heads: slice) -> Tensor | None:
@@ -219,22 +237,19 @@ def _row_tiles(problem: Problem) -> Iterator[slice]:
 
 
 def _parts(problem: Problem) -> Iterator[_Part]:
-    """Cut batch items and key heads so that a part's tiles stay small; where masks differ, each goes alone.
+    """Cut batch items and key heads so that a part's tiles stay small.
 
-    Alone, an item or head visits only the tiles that its own mask reaches.
+    Where masks differ between items or heads and there is more than one tile to choose from, each goes
+    alone: it then visits only the tiles that its own mask reaches.
     """
-    if 0 in (problem.batch_size, problem.num_heads, problem.n_queries, problem.n_keys):
-        if problem.n_keys == 0 and problem.batch_size and problem.num_heads and problem.n_queries:
-            whole = slice(0, problem.batch_size), slice(0, problem.num_heads), slice(0, problem.num_key_heads)
-            yield _Part(problem, *whole)
+    n_queries, n_keys, group = problem.n_queries, problem.n_keys, problem.group_size
+    if 0 in (problem.batch_size, problem.num_heads, n_queries):
         return
-    group = problem.group_size
-    one_head = (
-        group * min(problem.n_queries, max(1, _TILE_ROWS // group)) * min(problem.n_keys, _TILE_COLUMNS)
-    )
-    fit = max(1, _PART_LOGITS // one_head)
-    heads_each = 1 if problem.sets.num_heads > 1 else min(fit, problem.num_key_heads)
-    items_each = 1 if problem.sets.batch_size > 1 or heads_each < problem.num_key_heads else fit // heads_each
+    height = max(1, _TILE_ROWS // group)
+    several = n_queries > height or n_keys > _TILE_COLUMNS
+    fit = _PART_LOGITS // (group * min(n_queries, height) * max(1, min(n_keys, _TILE_COLUMNS)))
+    heads_each = 1 if several and problem.sets.varies(1) else max(1, min(fit, problem.num_key_heads))
+    items_each = 1 if several and problem.sets.varies(0) else max(1, fit // heads_each)
     for item in range(0, problem.batch_size, items_each):
         batch = slice(item, min(item + items_each, problem.batch_size))
         for head in range(0, problem.num_key_heads, heads_each):

@@ -1,7 +1,8 @@
-"""The numbers that masks are built from, as checked int64 tensors."""
+"""The numbers that masks are built from and placed by, as checked int64 tensors."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -11,18 +12,21 @@ from regard.errors import ArgumentError, ArgumentTypeError
 
 Integers = int | Sequence[int] | Sequence[Sequence[int]] | Tensor
 
+# Positions and distances beyond this would wrap around when they are added up in 64 bits.
+_FARTHEST = 2**61
+
 
 def integers(value: Integers, name: str, *, ranks: tuple[int, ...], least: int | None = None) -> Tensor:
-    """An int64 tensor of one of these ranks, every entry at least `least`; an int is one of length 1."""
+    """A new int64 tensor of one of these ranks, every entry at least `least`; an int becomes length 1."""
     try:
         tensor = torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ArgumentTypeError(f"`{name}` must be integers, got {value!r} ({error})") from None
     if tensor.numel() == 0 and not isinstance(value, Tensor):
         tensor = tensor.to(torch.int64)
     if tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex():
         raise ArgumentTypeError(f"`{name}` must be integers, got dtype {tensor.dtype}")
-    tensor = tensor.to(torch.int64)
+    tensor = tensor.detach().to(torch.int64, copy=True)
     if tensor.dim() == 0:
         tensor = tensor.view(1)
     if tensor.dim() not in ranks:
@@ -30,7 +34,8 @@ def integers(value: Integers, name: str, *, ranks: tuple[int, ...], least: int |
         raise ArgumentError(f"`{name}` must have rank {wanted}, got shape {tuple(tensor.shape)}")
     if least is not None and tensor.numel() and int(tensor.min()) < least:
         raise ArgumentError(f"`{name}` must be at least {least}, got {int(tensor.min())}")
-    return tensor
+    # Nothing lies as far away as that: what reaches further reaches everything.
+    return tensor.clamp_(-_FARTHEST, _FARTHEST)
 
 
 def integer_or_per_head(
@@ -43,11 +48,36 @@ def integer_or_per_head(
     return int(tensor.item())
 
 
-def per_head(value: int | Tensor, device: torch.device) -> int | Tensor:
+def start(value: int | Sequence[int] | Tensor, name: str, batch: int | None = None) -> int | Tensor:
+    """A position: an int, or an int64 tensor `[batch]` of its own (length 1 serves all)."""
+    wanted = f"an int or integers of shape ({'batch' if batch is None else batch},)"
+    if isinstance(value, bool | str | float) or (isinstance(value, Tensor) and value.dtype == torch.bool):
+        raise ArgumentTypeError(f"`{name}` must be {wanted}, got {value!r}")
+    if hasattr(value, "__len__") or not hasattr(value, "__index__"):
+        try:
+            tensor = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            raise ArgumentTypeError(f"`{name}` must be {wanted}, got {value!r}") from None
+        if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+            raise ArgumentTypeError(f"`{name}` must be {wanted}, got dtype {tensor.dtype}")
+        if tensor.dim() == 1 and (batch is None or len(tensor) in (1, batch)):
+            if tensor.numel() and int(tensor.abs().max()) > _FARTHEST:
+                raise ArgumentError(f"`{name}` must lie within ±2**61, got {tensor.tolist()}")
+            return tensor.detach().to(torch.int64, copy=True)
+        if tensor.dim() != 0:
+            raise ArgumentError(f"`{name}` must be {wanted}, got shape {tuple(tensor.shape)}")
+        value = int(tensor)
+    position = operator.index(value)
+    if abs(position) > _FARTHEST:
+        raise ArgumentError(f"`{name}` must lie within ±2**61, got {position}")
+    return position
+
+
+def over_heads(value: int | Tensor, device: torch.device) -> int | Tensor:
     """The value as it broadcasts over `[B, Hq, N]`."""
     return value.to(device).view(1, -1, 1) if isinstance(value, Tensor) else value
 
 
-def per_batch(value: Tensor, device: torch.device) -> Tensor:
+def over_batch(value: Tensor, device: torch.device) -> Tensor:
     """A `[B]` tensor as it broadcasts over `[B, Hq, N]`."""
     return value.to(device).view(-1, 1, 1)

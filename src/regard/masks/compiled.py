@@ -6,14 +6,18 @@ that, the bits themselves beside them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, ArgumentTypeError
-from regard.intervals import Intervals, hull, scan
+from regard.intervals import Intervals, hull, scan, varies
+from regard.masks.checks import start
+
+# Rows are counted in pieces of about this many entries of a dense mask.
+_PIECE_ENTRIES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,51 +38,72 @@ class Frame:
         cls,
         n_queries: int,
         n_keys: int,
-        query_start: int | Tensor | None,
-        key_start: int | Tensor,
+        query_start: int | Sequence[int] | Tensor | None,
+        key_start: int | Sequence[int] | Tensor,
         device: torch.device | str = "cpu",
+        batch: int | None = None,
     ) -> Frame:
         """A frame whose queries, unless placed, are the last `n_queries` positions of the keys."""
+        device = torch.device(device)
         for name, count in (("n_queries", n_queries), ("n_keys", n_keys)):
             if isinstance(count, bool) or not isinstance(count, int):
                 raise ArgumentTypeError(f"`{name}` must be an int, got {count!r}")
             if count < 0:
                 raise ArgumentError(f"`{name}` must be at least 0, got {count}")
-        if query_start is None:
-            query_start = key_start + n_keys - n_queries
-        return cls(n_queries, n_keys, query_start, key_start, torch.device(device))
+        first_key = start(key_start, "key_start", batch)
+        first_query = (
+            first_key + n_keys - n_queries
+            if query_start is None
+            else start(query_start, "query_start", batch)
+        )
+        first_query, first_key = (
+            first.to(device) if isinstance(first, Tensor) else first for first in (first_query, first_key)
+        )
+        return cls(n_queries, n_keys, first_query, first_key, device)
 
-    def item(self, index: int) -> Frame:
-        """The frame of one batch item."""
+    def items(self, count: int) -> list[Frame]:
+        """The frames of `count` batch items."""
+        for name, first in (("query_start", self.query_start), ("key_start", self.key_start)):
+            if isinstance(first, Tensor) and len(first) not in (1, count):
+                raise ArgumentError(f"`{name}` must be for {count} batch items, got {len(first)}")
+        return [self.select(slice(item, item + 1)) for item in range(count)]
 
-        def one(start: int | Tensor) -> int | Tensor:
-            return start[index if len(start) > 1 else 0 :][:1] if isinstance(start, Tensor) else start
+    def select(self, batch: slice) -> Frame:
+        """The frame of some batch items."""
 
-        return replace(self, query_start=one(self.query_start), key_start=one(self.key_start))
+        def some(first: int | Tensor) -> int | Tensor:
+            return first[batch] if isinstance(first, Tensor) and len(first) > 1 else first
+
+        return replace(self, query_start=some(self.query_start), key_start=some(self.key_start))
 
     @property
     def first_query(self) -> int | Tensor:
         """The position of the first query: an int, or `[B, 1, 1]`."""
-        return _column(self.query_start, self.device)
+        return self.query_start.view(-1, 1, 1) if isinstance(self.query_start, Tensor) else self.query_start
 
     @property
     def first_key(self) -> int | Tensor:
         """The position of the first key: an int, or `[B, 1, 1]`."""
-        return _column(self.key_start, self.device)
+        return self.key_start.view(-1, 1, 1) if isinstance(self.key_start, Tensor) else self.key_start
 
     @property
     def query_positions(self) -> Tensor:
         """The position of every query: int64 `[B or 1, 1, N]`."""
         return torch.arange(self.n_queries, device=self.device).view(1, 1, -1) + self.first_query
 
+    def key_positions(self, columns: slice) -> Tensor:
+        """The positions of some keys: int64 `[B or 1, 1, C]`."""
+        keys = torch.arange(columns.start, columns.stop, device=self.device)
+        return keys.view(1, 1, -1) + self.first_key
+
+    def offsets(self, rows: slice | Tensor, columns: slice) -> Tensor:
+        """Key position minus query position: int64 `[B or 1, 1, R, C]`."""
+        return self.key_positions(columns).unsqueeze(-2) - self.query_positions[..., rows].unsqueeze(-1)
+
     def intervals(self, starts: Tensor | int, ends: Tensor | int) -> Intervals:
         """Intervals of columns from bounds given as positions, broadcastable to `[B, Hq, N]`."""
         rows = torch.zeros((1, 1, self.n_queries), dtype=torch.int64, device=self.device)
         return Intervals.between(starts - self.first_key + rows, ends - self.first_key + rows, self.n_keys)
-
-
-def _column(start: int | Tensor, device: torch.device) -> int | Tensor:
-    return start.to(device, torch.int64).view(-1, 1, 1) if isinstance(start, Tensor) else start
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +153,10 @@ class KeySets:
     def num_heads(self) -> int:
         return max(self.intervals.num_heads, 1 if self.dense is None else self.dense.shape[1])
 
+    def varies(self, dim: int) -> bool:
+        """Whether batch items (`dim` 0) or heads (`dim` 1) really differ, and are not one set repeated."""
+        return varies(self.intervals.starts, dim) or (self.dense is not None and varies(self.dense, dim))
+
     def to_dense(self) -> Tensor:
         """The bool tensor `[B or 1, Hq or 1, N, M]`."""
         dense = self.intervals.to_dense()
@@ -139,10 +168,8 @@ class KeySets:
         """The same sets for some batch items, heads and rows."""
         dense = self.dense
         if dense is not None:
-            dense = dense[
-                batch if dense.shape[0] > 1 else slice(None), heads if dense.shape[1] > 1 else slice(None)
-            ]
-            dense = dense[:, :, rows]
+            batch_of_dense = batch if dense.shape[0] > 1 else slice(None)
+            dense = dense[batch_of_dense, heads if dense.shape[1] > 1 else slice(None)][:, :, rows]
         return KeySets(self.intervals.select(batch, heads, rows), dense)
 
     def tiles(self, rows: slice, width: int) -> Iterator[tuple[int, int, bool]]:
@@ -155,16 +182,16 @@ class KeySets:
             if bool(reached[first:last].any()):
                 yield first, last, False
 
-    def allowed(self, rows: slice | Tensor, columns: Tensor) -> Tensor:
-        """Who may attend whom among these rows and `[C]` columns: bool `[B or 1, Hq or 1, R, C]`."""
+    def allowed(self, rows: slice | Tensor, columns: slice) -> Tensor:
+        """Who may attend whom among some rows and columns: bool `[B or 1, Hq or 1, R, C]`."""
         allowed = self.intervals.select(rows=rows).contains(columns)
-        return allowed if self.dense is None else allowed & self.dense[:, :, rows][..., columns]
+        return allowed if self.dense is None else allowed & self.dense[..., columns][:, :, rows]
 
-    def counts(self) -> Tensor:
-        """How many queries may attend each key: int64 `[B or 1, Hq or 1, M]` (rows in pieces: O(N + M))."""
+    def queries_per_key(self) -> Tensor:
+        """How many queries may attend each key: int64 `[B or 1, Hq or 1, M]`, in O(N + M) memory."""
         n_rows, n_keys = self.intervals.n_queries, self.intervals.n_keys
         if self.dense is not None:
-            piece = max(1, (1 << 22) // max(1, n_keys))
+            piece = max(1, _PIECE_ENTRIES // max(1, n_keys))
             parts = [self.select(rows=slice(i, i + piece)).to_dense().sum(2) for i in range(0, n_rows, piece)]
             return torch.stack(parts).sum(0) if parts else self.dense.sum(2)
         starts, ends = self.intervals.starts.flatten(2), self.intervals.ends.flatten(2)

@@ -71,9 +71,13 @@ def dense(mask: Tensor) -> Mask:
 
     Shape `[N, M]` or `[B or 1, Hq or 1, N, M]`, of the rows and columns of the call (positions do not move
     it). Scanned once: where its rows are a few runs of keys, excluded tiles cost nothing, as with any mask.
+    A boolean tensor is not copied: change it in place, and the mask changes.
     """
     if not isinstance(mask, Tensor):
-        mask = torch.as_tensor(mask)
+        try:
+            mask = torch.as_tensor(mask)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ArgumentTypeError(f"`mask` must be a tensor, got {mask!r} ({error})") from None
     if mask.is_floating_point() or mask.is_complex():
         raise ArgumentTypeError(
             f"`mask` must be boolean, or integers 0 and 1, got dtype {mask.dtype}: a tensor that is added to "

@@ -26,9 +26,10 @@ class Documents(Mask):
 
     def compile(self, frame: Frame) -> KeySets:
         rows = self._given()
-        parts = [
-            _item(row, self.ids is not None, frame.item(i)) for i, row in enumerate(rows.to(frame.device))
-        ]
+        frames = frame.items(len(rows)) if len(rows) > 1 else [frame]
+        by_id = self.ids is not None
+        pairs = zip(rows.to(frame.device), frames, strict=True)
+        parts = [_item(row, by_id, item) for row, item in pairs]
         return KeySets(parts[0] if len(parts) == 1 else intervals.stack(parts, 0))
 
     def _given(self) -> Tensor:
@@ -46,7 +47,7 @@ class Documents(Mask):
 
 
 def _item(given: Tensor, by_id: bool, frame: Frame) -> Intervals:
-    """The intervals of one batch item: those of the document in which each query's position lies."""
+    """The intervals of one batch item, or of all alike: those of the document each query lies in."""
     if by_id:
         bounds, starts, ends = _runs_of_ids(given)
     else:
@@ -60,11 +61,8 @@ def _item(given: Tensor, by_id: bool, frame: Frame) -> Intervals:
     if total == 0:
         return frame.intervals(0, 0)
     document = torch.searchsorted(bounds, positions, right=True) - 1
-    pieces = (frame.intervals(starts[document, k], ends[document, k]) for k in range(starts.shape[1]))
-    found = next(pieces)
-    for piece in pieces:
-        found = found | piece
-    return found
+    first = first.view(-1, 1, 1, 1)
+    return Intervals.from_slots(starts[document] - first, ends[document] - first, frame.n_keys)
 
 
 def _runs_of_ids(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:

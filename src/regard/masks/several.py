@@ -21,7 +21,9 @@ class PerBatch(Mask):
     name = "per_batch"
 
     def compile(self, frame: Frame) -> KeySets:
-        return _stack([mask.compile(frame.item(i)) for i, mask in enumerate(self.masks)], 0, self.masks)
+        frames = frame.items(len(self.masks))
+        parts = [mask.compile(item) for mask, item in zip(self.masks, frames, strict=True)]
+        return _stack(parts, 0, self.masks)
 
     def __repr__(self) -> str:
         return f"per_batch({list(self.masks)!r})"
@@ -46,6 +48,12 @@ def _stack(parts: list[KeySets], dim: int, masks: tuple[Mask, ...]) -> KeySets:
     for part, mask in zip(parts, masks, strict=True):
         if (part.batch_size, part.num_heads)[dim] != 1:
             raise ArgumentError(f"`per_{axis}` takes masks of one {axis} each, got {mask!r}")
+    others = {(part.num_heads, part.batch_size)[dim] for part in parts} - {1}
+    if len(others) > 1:
+        raise ArgumentError(
+            f"`per_{axis}` takes masks for one number of {('heads', 'batch items')[dim]}, "
+            f"got {sorted(others)}"
+        )
     if all(part.dense is None for part in parts):
         return KeySets(intervals.stack([part.intervals for part in parts], dim))
     bits = [part.to_dense() for part in parts]
@@ -55,6 +63,8 @@ def _stack(parts: list[KeySets], dim: int, masks: tuple[Mask, ...]) -> KeySets:
 
 
 def _checked(masks: Sequence[Mask], name: str) -> tuple[Mask, ...]:
+    if not isinstance(masks, Sequence):
+        raise ArgumentTypeError(f"`{name}` takes a list of masks, got a {type(masks).__name__}")
     for mask in masks:
         if not isinstance(mask, Mask):
             raise ArgumentTypeError(f"`{name}` takes a list of masks, got a {type(mask).__name__} in it")

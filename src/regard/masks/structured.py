@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.errors import ArgumentError
 from regard.masks.base import Mask
-from regard.masks.checks import Integers, integer_or_per_head, integers, per_batch, per_head
+from regard.masks.checks import Integers, integer_or_per_head, integers, over_batch, over_heads
 from regard.masks.compiled import Frame, KeySets
 
 
@@ -34,7 +34,7 @@ class SlidingWindow(Mask):
 
     def compile(self, frame: Frame) -> KeySets:
         after = frame.query_positions + 1
-        return KeySets(frame.intervals(after - per_head(self.size, frame.device), after))
+        return KeySets(frame.intervals(after - over_heads(self.size, frame.device), after))
 
     def telling_size(self) -> int:
         return max(12, 2 * _largest(self.size))
@@ -50,9 +50,11 @@ class Band(Mask):
 
     def compile(self, frame: Frame) -> KeySets:
         position, first = frame.query_positions, frame.first_key
-        starts = first if self.before is None else position - per_head(self.before, frame.device)
+        starts = first if self.before is None else position - over_heads(self.before, frame.device)
         ends = (
-            first + frame.n_keys if self.after is None else position + per_head(self.after, frame.device) + 1
+            first + frame.n_keys
+            if self.after is None
+            else position + over_heads(self.after, frame.device) + 1
         )
         return KeySets(frame.intervals(starts, ends))
 
@@ -70,7 +72,7 @@ class Padding(Mask):
     name = "padding"
 
     def compile(self, frame: Frame) -> KeySets:
-        lengths = per_batch(self.lengths, frame.device)
+        lengths = over_batch(self.lengths, frame.device)
         if self.side == "right":
             return KeySets(frame.intervals(frame.first_key, lengths))
         end = frame.first_key + frame.n_keys
@@ -88,7 +90,7 @@ class Prefix(Mask):
     name = "prefix"
 
     def compile(self, frame: Frame) -> KeySets:
-        ends = torch.maximum(per_batch(self.lengths, frame.device), frame.query_positions + 1)
+        ends = torch.maximum(over_batch(self.lengths, frame.device), frame.query_positions + 1)
         return KeySets(frame.intervals(frame.first_key, ends))
 
     def telling_size(self) -> int:
@@ -103,7 +105,7 @@ class Sinks(Mask):
     name = "sinks"
 
     def compile(self, frame: Frame) -> KeySets:
-        return KeySets(frame.intervals(frame.first_key, per_head(self.count, frame.device)))
+        return KeySets(frame.intervals(frame.first_key, over_heads(self.count, frame.device)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

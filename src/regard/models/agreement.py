@@ -59,7 +59,7 @@ def _logits(seen: Observation, rows: Tensor) -> tuple[Tensor, Tensor]:
         reach = reach + seen.bias[..., rows, :].float().abs().amax(-1)
     if seen.mask is not None:
         frame = Frame.of(n_queries, n_keys, seen.query_start, 0, device=key.device)
-        allowed = seen.mask.compile(frame).allowed(rows, torch.arange(n_keys, device=key.device))
+        allowed = seen.mask.compile(frame).allowed(rows, slice(0, n_keys))
         logits = logits.masked_fill(~allowed, -torch.inf)
     return logits, reach
 

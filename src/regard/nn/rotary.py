@@ -78,8 +78,8 @@ class RotaryEmbedding(nn.Module):
             frequencies = self._frequencies(x.device, positions.max() + 1)
         angles = positions.to(dtype).unsqueeze(-1) * frequencies.to(dtype)
         angles = angles.unsqueeze(1) if positions.dim() == 2 else angles
-        cosine = angles.cos() * self._scaling.attention_factor
-        sine = angles.sin() * self._scaling.attention_factor
+        cosine = angles.cos() * self._scaling.magnitude
+        sine = angles.sin() * self._scaling.magnitude
         turned = self._rotate(x[..., : self.dim].to(dtype), cosine, sine).to(x.dtype)
         return turned if x.shape[-1] == self.dim else torch.cat([turned, x[..., self.dim :]], -1)
 
@@ -110,7 +110,7 @@ class RotaryEmbedding(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryEmbedding:
         """What moves or casts the model moves the frequencies, and makes them anew in float32."""
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.inverse_frequencies = self._frequencies(self.inverse_frequencies.device)
         return self
 

@@ -31,11 +31,13 @@ class Scaling:
     needs_length: ClassVar[bool] = False
 
     @property
-    def attention_factor(self) -> float:
+    def magnitude(self) -> float:
         """What the rotated channels are multiplied by, in query and key alike."""
         return 1.0
 
-    def frequencies(self, dim: int, base: float, device: torch.device | None, length: Tensor | None) -> Tensor:
+    def frequencies(
+        self, dim: int, base: float, device: torch.device | None, length: Tensor | None
+    ) -> Tensor:
         """Radians a position, `[dim / 2]`; `length` is one more than the last position, if `needs_length`."""
         return plain_frequencies(dim, base, device)
 
@@ -46,7 +48,9 @@ class Linear(Scaling):
 
     factor: float
 
-    def frequencies(self, dim: int, base: float, device: torch.device | None, length: Tensor | None) -> Tensor:
+    def frequencies(
+        self, dim: int, base: float, device: torch.device | None, length: Tensor | None
+    ) -> Tensor:
         return plain_frequencies(dim, base, device) / self.factor
 
 
@@ -58,7 +62,9 @@ class Dynamic(Scaling):
     original_max_position_embeddings: int
     needs_length: ClassVar[bool] = True
 
-    def frequencies(self, dim: int, base: float, device: torch.device | None, length: Tensor | None) -> Tensor:
+    def frequencies(
+        self, dim: int, base: float, device: torch.device | None, length: Tensor | None
+    ) -> Tensor:
         if length is None or dim == 2:  # one pair of channels turns by 1 a position whatever the base
             return plain_frequencies(dim, base, device)
         original = self.original_max_position_embeddings
@@ -75,7 +81,9 @@ class Llama3(Scaling):
     high_freq_factor: float
     original_max_position_embeddings: int
 
-    def frequencies(self, dim: int, base: float, device: torch.device | None, length: Tensor | None) -> Tensor:
+    def frequencies(
+        self, dim: int, base: float, device: torch.device | None, length: Tensor | None
+    ) -> Tensor:
         plain = plain_frequencies(dim, base, device)
         turns = self.original_max_position_embeddings * plain / (2 * math.pi)
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
@@ -89,7 +97,7 @@ class Yarn(Scaling):
 
     factor: float
     original_max_position_embeddings: int
-    attention_factor_: float | None = None
+    attention_factor: float | None = None
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     mscale: float | None = None
@@ -97,9 +105,9 @@ class Yarn(Scaling):
     truncate: bool = True
 
     @property
-    def attention_factor(self) -> float:
-        if self.attention_factor_ is not None:
-            return self.attention_factor_
+    def magnitude(self) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor
         if self.mscale and self.mscale_all_dim:
             return self._sharpening(self.mscale) / self._sharpening(self.mscale_all_dim)
         return self._sharpening(1.0)
@@ -107,7 +115,9 @@ class Yarn(Scaling):
     def _sharpening(self, weight: float) -> float:
         return 0.1 * weight * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
-    def frequencies(self, dim: int, base: float, device: torch.device | None, length: Tensor | None) -> Tensor:
+    def frequencies(
+        self, dim: int, base: float, device: torch.device | None, length: Tensor | None
+    ) -> Tensor:
         plain = plain_frequencies(dim, base, device)
         first, last = (self._pair_with_turns(turns, dim, base) for turns in (self.beta_fast, self.beta_slow))
         if self.truncate:
@@ -147,8 +157,7 @@ def parse(scaling: Mapping[str, Any] | None) -> Scaling:
         raise ArgumentError(
             f"`scaling` must name its 'rope_type', one of {', '.join(map(repr, _KINDS))}, got {name!r}"
         )
-    # A field that would hide a property of the base class carries a trailing underscore.
-    known = {field.name.rstrip("_"): field for field in fields(kind)}
+    known = {field.name: field for field in fields(kind)}
     for key, value in given.items():
         if key not in known:
             takes = ", ".join(map(repr, known)) or "nothing more"
@@ -160,4 +169,4 @@ def parse(scaling: Mapping[str, Any] | None) -> Scaling:
     for key, field in known.items():
         if field.default is MISSING and key not in given:
             raise ArgumentError(f"`scaling` of rope_type {name!r} must hold {key!r}, got {sorted(given)}")
-    return kind(**{known[key].name: value for key, value in given.items()})
+    return kind(**given)

@@ -11,7 +11,7 @@ A safetensors file. Its header's metadata holds `format`, `version` and `recordi
             "scale": float, "softcap": float or null,
             "query_start": int or tensor, "key_start": int or tensor,
             "batch_shape": [int, ...] or null,
-            "maximum": tensor, "reference": tensor, "denominator": tensor}}, ...]}
+            "maximum": tensor, "shift": tensor, "denominator": tensor}}, ...]}
 
 where `tensor` is the name of a tensor in the file. Shapes and dtypes are those of `regard.problem.Problem`;
 the keys of one sequence are one tensor `[B, Hkv, M, E]`, of which a call's span is a part.

@@ -55,7 +55,7 @@ def join(calls: Sequence[Call]) -> AttentionWeights:
     normalizer = Normalizer(
         *(
             torch.cat([getattr(part.normalizer, name) for part in parts], 2)
-            for name in ("maximum", "reference", "denominator")
+            for name in ("maximum", "shift", "denominator")
         )
     )
     return Parts(problem, normalizer, parts[0].layout).assemble()

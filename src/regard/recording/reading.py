@@ -127,7 +127,7 @@ class _Reader:
         return parts.assemble(), span
 
     def _normalizer(self, fields: Fields, problem: Problem) -> Normalizer:
-        tensors = [self._required(fields, name) for name in ("maximum", "reference", "denominator")]
+        tensors = [self._required(fields, name) for name in ("maximum", "shift", "denominator")]
         shape, dtype = problem.query.shape[:3], problem.compute_dtype
         for tensor in tensors:
             if tensor.shape != shape or tensor.dtype != dtype:

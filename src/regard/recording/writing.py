@@ -109,7 +109,7 @@ def _weights(call: Call, tensors: _Tensors) -> dict[str, Any] | None:
         "key_start": _start(frame.key_start, tensors),
         "batch_shape": list(layout.batch_shape) if layout.has_heads else None,
         "maximum": tensors.add(normalizer.maximum),
-        "reference": tensors.add(normalizer.reference),
+        "shift": tensors.add(normalizer.shift),
         "denominator": tensors.add(normalizer.denominator),
     }
 
