@@ -1,4 +1,4 @@
-"""`torch.compile` around regard: the graph ends at attention and begins again after it, with the same results."""
+"""`torch.compile` and checkpointing around attention: the graph ends there, and the results are the same."""
 
 from __future__ import annotations
 

@@ -23,6 +23,35 @@ WRONG = {
         r"query.*complex",
     ),
     "dtypes that differ": (lambda: call(k=K.double()), errors.RegardError, r"key.*float64"),
+    "a sparse tensor": (lambda: call(q=Q.to_sparse()), errors.ArgumentTypeError, r"query.*dense.*sparse"),
+    "a scale to be learned": (
+        lambda: call(scale=torch.nn.Parameter(torch.tensor(0.3))),
+        errors.ArgumentTypeError,
+        r"scale.*gradients",
+    ),
+    "a position that would wrap around": (
+        lambda: call(query_start=2**63),
+        errors.ArgumentError,
+        r"query_start.*2\*\*61",
+    ),
+    "a drawn position that is no integer": (
+        lambda: masks.causal().to_dense(3, 3, query_start=1.5),
+        errors.ArgumentTypeError,
+        r"query_start.*1\.5",
+    ),
+    "slopes that are nothing": (lambda: regard.biases.alibi(None), errors.ArgumentTypeError, r"slopes.*None"),
+    "masks for other batches than positions": (
+        lambda: masks.per_batch([masks.causal()] * 3).to_dense(3, 3, query_start=[1, 2]),
+        errors.ArgumentError,
+        r"query_start.*3.*2",
+    ),
+    "parts that are no list": (lambda: regard.merge(5), errors.ArgumentTypeError, r"parts.*int"),
+    "bools of another length": (
+        lambda: call(return_weights=True)[1][0, 0, [True]],
+        errors.ArgumentError,
+        r"bools.*\(5,\).*\(1,\)",
+    ),
+    "a negative step": (lambda: call(return_weights=True)[1][0, 0, ::-1], errors.ArgumentError, r"step"),
     "the value's dtype": (lambda: call(v=V.bfloat16()), errors.RegardError, r"value.*bfloat16"),
     "one dimension": (
         lambda: call(q=Q[0, 0, 0], k=K[0, 0], v=V[0, 0]),

@@ -201,3 +201,31 @@ def test_masks_of_different_numbers_of_items_do_not_combine() -> None:
 def test_sizes_that_are_none_are_refused(sizes) -> None:
     with pytest.raises(RegardError):
         masks.causal().to_dense(*sizes)
+
+
+def test_numbers_that_reach_further_than_any_position_reach_everything() -> None:
+    import sys
+
+    assert torch.equal(masks.band(0, sys.maxsize).to_dense(3, 3), masks.band(0, None).to_dense(3, 3))
+    assert torch.equal(masks.sliding_window(sys.maxsize).to_dense(3, 3), masks.causal().to_dense(3, 3))
+
+
+def test_one_list_of_documents_serves_queries_at_different_positions() -> None:
+    lengths = [3, 2]
+    both = masks.documents(lengths=lengths).to_dense(1, 5, query_start=torch.tensor([1, 4]))
+    assert both[:, 0, 0].int().tolist() == [[1, 1, 1, 0, 0], [0, 0, 0, 1, 1]]
+
+
+def test_ids_that_alternate_are_one_document_each() -> None:
+    position = torch.arange(600)
+    dense = masks.documents(ids=position % 2).to_dense(600, 600)
+    assert torch.equal(dense, (position[:, None] - position[None]) % 2 == 0)
+
+
+def test_a_mask_that_is_only_repeated_is_scanned_once() -> None:
+    mask = torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) > 0.5
+    sets = masks.dense(mask.expand(8, 16, 64, 64)).compile(masks.compiled.Frame.of(64, 64, None, 0))
+    assert (sets.batch_size, sets.num_heads) == (8, 16)
+    assert not sets.varies(0)
+    assert not sets.varies(1)
+    assert torch.equal(sets.to_dense()[7, 15], mask)

@@ -77,6 +77,10 @@ CALLS = {
         "w = regard.attention(*inputs(N), masks.causal(), return_weights=True)[1];"
         "w @ torch.ones(N, 4); w.mT @ torch.ones(N, 4); w[0, 0, -4:]; repr(w); w._repr_html_()"
     ),
+    "columns that lie far apart": (
+        "w = regard.attention(*inputs(N), masks.causal(), return_weights=True)[1];"
+        "assert w[..., [0, -1]].shape == (1, 1, N, 2)"
+    ),
     "per-head windows and left padding": (
         "mask = masks.sliding_window(torch.tensor([64, 4096])) & masks.padding([8000], side='left');"
         "regard.attention(*inputs(N, 2), mask)"
