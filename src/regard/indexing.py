@@ -74,8 +74,9 @@ def members(chosen: Any, size: int, name: str) -> Tensor:
     part = _part(chosen, f"`{name}`")
     if part is Ellipsis:
         raise ArgumentTypeError(f"`{name}` must be a slice, or a list of indices or bools, got ...")
+    part = _numbers(part, size, f"`{name}`")
     try:
-        result[_numbers(part, size, f"`{name}`")] = True
+        result[part] = True
     except (IndexError, ValueError):
         raise ArgumentError(f"`{name}` must lie within {size} positions, got {chosen!r}") from None
     return result

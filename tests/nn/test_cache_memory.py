@@ -30,11 +30,11 @@ def decode(cache, positions):
 # Whatever torch allocates once is allocated here.
 decode(layer.make_cache(1, POSITIONS), 4 * CHUNK)
 results = {}
-for name, cache in {
-    "ring": layer.make_cache(1, POSITIONS),
-    "whole": KVCache(1, 2, POSITIONS, 64),
+for name, make in {
+    "ring": lambda: layer.make_cache(1, POSITIONS),
+    "whole": lambda: KVCache(1, 2, POSITIONS, 64),
 }.items():
-    before = resident("VmHWM")
+    before, cache = resident("VmHWM"), make()
     decode(cache, POSITIONS)
     grown = resident("VmHWM") - before
     results[name] = {"growth": grown, "bytes": cache.nbytes, "length": int(cache.lengths)}

@@ -77,18 +77,7 @@ def test_one_by_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ring or not", "not a ring"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.xfail(reason="documents for all items read the first item's positions only")
-            if name in {"documents", "window and documents"}
-            else [],
-        )
-        for name in MASKS
-    ],
-)
+@pytest.mark.parametrize("name", MASKS)
 def test_ragged(name: str, kind: str) -> None:
     """Items grow by numbers of their own, what is padding being NaN."""
     layer, x = make_layer(MASKS[name]), torch.randn(3, N, 32, dtype=torch.float64)
