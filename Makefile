@@ -46,7 +46,7 @@ format: $(READY) ## put the code into the one format
 
 clean: ## remove what the targets above leave behind, .venv included
 	rm -rf $(VENV) build dist bench/results regard.html .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || \

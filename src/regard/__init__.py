@@ -1,6 +1,6 @@
 """Exact scaled dot-product attention that you can see into."""
 
-from regard import biases, errors, masks, reference
+from regard import biases, errors, masks, nn, reference
 from regard.attention import attention, merge
 from regard.models import watch
 from regard.recording import Recording
@@ -17,6 +17,7 @@ __all__ = [
     "errors",
     "masks",
     "merge",
+    "nn",
     "reference",
     "scaled_dot_product_attention",
     "watch",
