@@ -12,11 +12,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import torch
-from decoder import Decoder
 from torch import Tensor
-from weights import load_llama
 
+from decoder import Decoder
 from regard import masks
+from weights import load_llama
 
 
 @torch.no_grad()

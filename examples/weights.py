@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import decoder
-import encoder
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+import decoder
+import encoder
 from regard import masks
 
 LLAMA = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from generate import choose, generate, main
-from weights import load_llama
 
+from generate import choose, generate, main
 from nn.test_models import small_llama
+from weights import load_llama
 
 
 @pytest.fixture(scope="module")

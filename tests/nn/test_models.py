@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from encoder import Encoder
-from weights import load_bert, load_llama
 
+from encoder import Encoder
 from regard import masks
 from regard.errors import MissingExtraError
 from regard.models import demo
+from weights import load_bert, load_llama
 
 LLAMAS = {
     "grouped heads": {"num_key_value_heads": 2},
