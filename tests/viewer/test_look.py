@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -176,3 +177,21 @@ def test_no_token_commands_the_terminal(token: str, shown: str) -> None:
 def test_the_default_text_repeats_itself() -> None:
     text = look.read_text(None, None).text
     assert text.count("the house that Jack built") == 6
+
+
+def test_an_output_that_is_no_file_is_refused(tmp_path, capsys):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for output in (str(pipe), "-"):
+        assert main(["look", "--demo", "minilm", "a", "-o", output]) == 2
+        assert re.search(r"`--output` must name a file", said(capsys))
+    assert pipe.is_fifo()
+
+
+def test_a_page_is_written_through_a_link(tmp_path):
+    target, link = tmp_path / "target.html", tmp_path / "link.html"
+    target.write_text("before", "utf-8")
+    link.symlink_to(target)
+    assert main(["look", "--demo", "minilm", "a cat", "-o", str(link)]) == 0
+    assert link.is_symlink()
+    assert "<!doctype html>" in target.read_text("utf-8")[:100].lower()

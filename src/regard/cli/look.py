@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,12 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="a folder as Hugging Face transformers saves it"
     )
-    parser.add_argument("text", nargs="?", metavar="TEXT", help="what the model reads; - is standard input")
+    parser.add_argument(
+        "text",
+        nargs="?",
+        metavar="TEXT",
+        help="what the model reads (default: a nursery rhyme, or what is piped in; - is standard input)",
+    )
     parser.add_argument("-f", "--file", metavar="FILE", help="read the text from a file")
     parser.add_argument("--demo", choices=NAMES, help="a model that installs as a package, in place of MODEL")
     parser.add_argument(
@@ -94,12 +99,19 @@ def _look(loaded: LoadedModel, given: Given, stages: Stages) -> ViewData:
 
 def _writable(output: str) -> Path:
     """The page's path, refused now rather than after minutes of work."""
+    if output == "-":
+        raise ArgumentError("`--output` must name a file, got -")
     path = Path(output)
-    folder = path.parent
     if path.is_dir():
         raise ArgumentError(f"`--output` must name a file, got the folder {path}")
-    if not folder.is_dir():
+    if path.exists() and not path.is_file():
+        raise ArgumentError(f"`--output` must name a file, and {path} is a device or a pipe")
+    if not path.parent.is_dir():
         raise ArgumentError(f"`--output` must lie in a folder that exists, got {path}")
-    if not os.access(folder, os.W_OK):
-        raise ArgumentError(f"`--output` must lie in a folder that can be written to, got {path}")
-    return path
+    try:  # asking is not enough: to root everything looks writable
+        with tempfile.TemporaryFile(dir=path.resolve().parent):
+            return path
+    except OSError as error:
+        raise ArgumentError(
+            f"`--output` must lie in a folder that can be written to, got {path}: {error.strerror}"
+        ) from None

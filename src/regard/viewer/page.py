@@ -26,7 +26,7 @@ def render_page(view: ViewData) -> str:
 
 def write_page(view: ViewData, path: str | os.PathLike[str]) -> Path:
     """Write the page to `path`, whole or not at all: an interruption leaves what was there before."""
-    target = Path(path)
+    target = Path(path).resolve()  # through a link, what it points to is written
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         with draft.open("w", encoding="utf-8", errors="xmlcharrefreplace", newline="\n") as file:
@@ -34,7 +34,7 @@ def write_page(view: ViewData, path: str | os.PathLike[str]) -> Path:
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
-    return target
+    return Path(path)
 
 
 def _parts(view: ViewData) -> Iterator[str]:
