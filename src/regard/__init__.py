@@ -1,6 +1,6 @@
 """Exact scaled dot-product attention that you can see into."""
 
-from regard import biases, errors, masks, nn, reference
+from regard import biases, checks, errors, masks, nn, reference
 from regard.attention import attention, merge
 from regard.models import watch
 from regard.recording import Recording
@@ -14,6 +14,7 @@ __all__ = [
     "Recording",
     "attention",
     "biases",
+    "checks",
     "errors",
     "masks",
     "merge",

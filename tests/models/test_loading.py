@@ -168,7 +168,7 @@ def test_tokens_are_shown_as_text(smollm2, minilm):
     assert shown(smollm2, "Hello the wörld\n\n café")[:5] == ["Hello", " the", " w", "ör", "ld"]
     assert "".join(shown(smollm2, "a naïve  café\n\t<b>&amp;")) == "a naïve  café\n\t<b>&amp;"
     assert shown(smollm2, "<|im_start|>user") == ["<|im_start|>", "user"]
-    assert shown(smollm2, " 🤖") == [" \\xf0\\x9f", "\\xa4", "\\x96"]
+    assert shown(smollm2, " 🤖") == [" 🤖", "", ""]
     assert shown(minilm, "unaffable </script>")[:4] == ["[CLS]", "una", "##ffa", "##ble"]
 
 

@@ -12,21 +12,13 @@ import torch
 from regard import masks
 from regard.recording import Call
 from regard.viewer import build_view, write_page
-from viewer.browser import ARGUMENTS, opened, point_at, table, tip_value
+from viewer.browser import opened, point_at, table, tip_value
 from viewer.views import HOSTILE, call, dense
 
 pytestmark = pytest.mark.browser
 
 TOKENS = re.findall(" ?[a-zA-Z.]+", "The cat sat on the mat because the cat was tired. It slept.")
 SPOTS = [(0.25, 0.5), (0.3, 0.3), (0.4, 0.7), (0.5, 0.8), (0.2, 0.2)]
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Any:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +79,7 @@ def test_hover_says_the_true_weight(browser, page_path, calls) -> None:
                 assert "masked" in text
             else:
                 assert tip_value(page) == pytest.approx(float(dense(calls[1])[2, query, key]), abs=1.6e-5)
-                assert "exact" in text
+                assert "± 0.00002" in text
         assert "masked" in point_at(page, 0.7, 0.25)[2]
 
 
@@ -198,9 +190,9 @@ def test_a_long_text_labels_what_is_pooled_and_what_is_exact(browser, long_path,
         assert tip_value(page) == pytest.approx(float(block.mean()), abs=1.6e-5)
         assert [token for token, _ in table(page)] == weights[239].sort(descending=True).indices[:4].tolist()
         page.keyboard.press("m")
-        assert "Exact: the 4 strongest keys of" in page.locator(".note").inner_text()
+        assert "the 4 strongest keys of each query kept" in page.locator(".note").inner_text()
         _, _, text = point_at(page, 0.25, 0.6)
-        assert any(words in text for words in ("exact", "not sampled", "not among"))
+        assert any(words in text for words in ("± 0.00002", "not sampled", "not among"))
 
 
 def test_hostile_tokens_do_nothing(browser, tmp_path) -> None:

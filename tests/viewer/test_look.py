@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from regard.cli import look, main
-from regard.cli.telling import printable, telling_heads
-from regard.viewer import HeadSummary
+from regard.cli.telling import print_heads, printable, telling_heads
+from regard.viewer import HeadSummary, build_view
+from viewer.views import call
 
 SENTENCE = "The cat sat on the mat, because the cat was tired."
 
@@ -158,6 +159,34 @@ def test_each_kind_of_head_is_told_by_those_that_do_it_most() -> None:
     assert 17 not in {line.head for _, line in told}
 
 
+def printed(tokens: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The table of a view of one call, line by line."""
+    print_heads(build_view([call(heads=9, n_queries=len(tokens))], tokens, title="t", model="m"))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_table_names_its_units_and_marks_what_it_cuts(capsys) -> None:
+    lines = printed([" extraordinarily", " incomprehensibly"] * 6, capsys)
+    assert max(map(len, lines)) <= 80
+    heading = " ".join(lines[:5])
+    assert "(nats)" in heading
+    assert "(tokens)" in heading
+    rows = [line.rstrip() for line in lines if re.search(r"\d\.\d  ", line)]
+    assert len(rows) == 9
+    assert all(row.endswith("…") for row in rows)
+    assert "far reach: mean distance × (1 − mass on the first token)." in lines
+
+
+def test_one_token_leaves_nothing_to_compare(capsys) -> None:
+    assert printed(["alone"], capsys) == [
+        "One token can attend to nothing but itself: there are no heads to compare."
+    ]
+
+
+def test_far_reach_leaves_the_first_token_out() -> None:
+    assert summary(0, distance=8.0, first=0.75).reach == 2.0
+
+
 @pytest.mark.parametrize(
     ("token", "shown"),
     [
@@ -167,7 +196,7 @@ def test_each_kind_of_head_is_told_by_those_that_do_it_most() -> None:
         ("\x1b[31m", "\\x1b[31m"),
         ("[bold]", "[bold]"),
         ("é", "é"),
-        ("", ""),
+        ("", "⋯"),
     ],
 )
 def test_no_token_commands_the_terminal(token: str, shown: str) -> None:

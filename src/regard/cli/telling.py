@@ -8,11 +8,8 @@ from math import isfinite
 from regard.viewer import HeadSummary, ViewData
 
 _OF_EACH_KIND = 3
-
-
-def _reach(line: HeadSummary) -> float:
-    """Distance to anything but the first token, which is far away from everybody."""
-    return line.distance * (1.0 - line.first)
+_FAR_REACH = "far reach: mean distance × (1 − mass on the first token)."
+_ONE_TOKEN = "One token can attend to nothing but itself: there are no heads to compare."
 
 
 def _far_link(line: HeadSummary) -> float:
@@ -22,7 +19,7 @@ def _far_link(line: HeadSummary) -> float:
 _KINDS: Sequence[tuple[str, Callable[[HeadSummary], float]]] = (
     ("previous token", lambda line: line.previous),
     ("sharp link", _far_link),
-    ("far reach", _reach),
+    ("far reach", lambda line: line.reach),
     ("broad", lambda line: line.entropy),
     ("first token", lambda line: line.first),
 )
@@ -43,29 +40,34 @@ def telling_heads(lines: Sequence[HeadSummary]) -> list[tuple[str, HeadSummary]]
 
 
 def print_heads(view: ViewData) -> None:
-    """Print the table to standard output."""
+    """Print the table to standard output, or that one token leaves nothing to compare."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     tokens = view.header["tokens"]
+    if len(tokens) == 1:
+        Console().print(_ONE_TOKEN, highlight=False, soft_wrap=True)
+        return
     title = Text(f"{view.header['model']}: the most telling heads")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("Does most", no_wrap=True, min_width=max(len(kind) for kind, _ in _KINDS))
-    for name in ("Head", "Entropy", "First", "Previous", "Distance"):
-        table.add_column(name, justify="right", no_wrap=True, min_width=max(5, len(name)))
-    table.add_column("Sharpest link", no_wrap=True)
+    for name in ("Head", "Entropy\n(nats)", "First", "Previous", "Distance\n(tokens)"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=max(5, *map(len, name.split("\n"))))
+    # The one column that gives way where a terminal is narrow: rich shrinks none that may not wrap.
+    table.add_column("Sharpest link")
     kind_before = ""
     for kind, line in telling_heads(view.summaries):
         if kind_before not in ("", kind):
             table.add_section()
         numbers = (f"{line.entropy:.2f}", f"{line.first:.0%}", f"{line.previous:.0%}", f"{line.distance:.1f}")
         # Text, not markup: a token may read "[bold]".
-        link = Text(_link(line, tokens))
+        link = Text(_link(line, tokens), no_wrap=True, overflow="ellipsis")
         table.add_row(kind if kind != kind_before else "", f"{line.layer}.{line.head}", *numbers, link)
         kind_before = kind
     Console().print(table)
+    Console().print(_FAR_REACH, highlight=False)
 
 
 def _link(line: HeadSummary, tokens: Sequence[str]) -> str:
@@ -77,6 +79,8 @@ def _link(line: HeadSummary, tokens: Sequence[str]) -> str:
 
 def printable(token: str) -> str:
     """A token for a terminal: no control character reaches it, a blank one shows what it is."""
+    if token == "":  # the rest of a character that a token before it shows
+        return "⋯"
     shown = token.strip() or token
     if shown.isprintable() and shown.strip():
         return shown

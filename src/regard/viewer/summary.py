@@ -34,6 +34,11 @@ class HeadSummary:
     link_key: int
     link_weight: float
 
+    @property
+    def reach(self) -> float:
+        """Distance to anything but the first token, which is far away from everybody; in tokens."""
+        return self.distance * (1.0 - self.first)
+
 
 def summarise(layer: int, module: str, answers: Answers) -> list[HeadSummary]:
     """The summaries of one call's heads."""

@@ -9,7 +9,7 @@ export function createBar(root, view, search, help) {
   const most = Math.max(...view.calls.map((call) => call.heads));
   const size = `${plural(view.keys, "token")} · ${plural(view.calls.length, "layer")} × ${plural(most, "head")}`;
   root.append(
-    element("h1", { title }, title),
+    element("h1", { title, dir: "ltr" }, title),
     element("span", { class: "facts soft" }, model ? `${model} · ${size}` : size),
     search.node,
     element("button", { type: "button", onclick: toggleTheme, "aria-label": "Light or dark", title: "Light or dark (T)" }, "◐"),

@@ -1,5 +1,7 @@
 // A map's cells: how many of a cell's pairs may attend at all, and the greatest value among those shown.
 
+import { binOf } from "./bins.js";
+
 const counted = new WeakMap();
 
 // For each cell, the number of its (query, key) pairs that the mask allows.
@@ -37,11 +39,9 @@ function addRun(view, pairs, row, start, end) {
 
 // The row or column of cells in which a query or key lies.
 export function rowOf(view, query) {
-  const row = Math.min(view.mapRows - 1, Math.floor((query * view.mapRows) / view.queries));
-  return row + 1 < view.mapRows && view.rowEdge(row + 1) <= query ? row + 1 : row;
+  return binOf(query, view.queries, view.mapRows);
 }
 
 export function columnOf(view, key) {
-  const column = Math.min(view.mapColumns - 1, Math.floor((key * view.mapColumns) / view.keys));
-  return column + 1 < view.mapColumns && view.columnEdge(column + 1) <= key ? column + 1 : column;
+  return binOf(key, view.keys, view.mapColumns);
 }

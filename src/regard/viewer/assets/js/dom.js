@@ -11,9 +11,12 @@ export function element(tag, attributes = {}, ...children) {
   return node;
 }
 
+// Stands for a token without text of its own, such as the later bytes of a character.
+export const NO_TEXT = "⋯";
+
 // Control characters and spaces as signs a reader can see; what the text says otherwise.
 export function visible(token) {
-  if (token === "") return "∅";
+  if (token === "") return NO_TEXT;
   if (token.trim() !== "") return token.replace(/\n/g, "↵").replace(/\t/g, "⇥");
   return token.replace(/\r?\n/g, "↵").replace(/\t/g, "⇥").replace(/\s/g, "␣");
 }

@@ -11,7 +11,7 @@ export const ORDERS = {
   previous: { name: "Previous token", value: (s) => -s.previous, text: (s) => shareText(s.previous) },
   sharp: { name: "Lowest entropy", value: (s) => s.entropy, text: (s) => `${numberText(s.entropy)} nats` },
   broad: { name: "Highest entropy", value: (s) => -s.entropy, text: (s) => `${numberText(s.entropy)} nats` },
-  distance: { name: "Longest reach", value: (s) => -s.distance, text: (s) => `${numberText(s.distance, 1)} tok` },
+  reach: { name: "Far reach", value: (s) => -s.reach, text: (s) => `${numberText(s.reach, 1)} tok` },
   link: { name: "Sharpest link", value: (s) => -s.link.weight, text: (s) => weightText(s.link.weight) },
 };
 
@@ -28,10 +28,16 @@ export function createGrid(root, view, store) {
   const list = element("div", { class: "heads" });
   const choice = element(
     "select",
-    { onchange: () => store.update({ sort: choice.value }) },
+    { onchange: chooseOrder },
     Object.entries(ORDERS).map(([value, { name }]) => element("option", { value }, name)),
   );
   root.append(element("div", { class: "tools" }, element("h2", {}, "Heads"), element("label", {}, element("span", { class: "soft" }, "by"), choice)), list);
+
+  // The keys go back to the page: arrows should walk through the heads, not through the orders.
+  function chooseOrder() {
+    store.update({ sort: choice.value });
+    choice.blur();
+  }
 
   const buttons = new Map();
   const waiting = new IntersectionObserver(
@@ -64,7 +70,7 @@ export function createGrid(root, view, store) {
     return button;
   }
 
-  function build() {
+  function build(first) {
     const { sort } = store.get();
     choice.value = sort;
     waiting.disconnect();
@@ -73,7 +79,8 @@ export function createGrid(root, view, store) {
     const fitted = Math.floor((318 - 32 - 22) / widest) - 2;
     list.style.setProperty("--thumb", sort === "layer" ? `${Math.min(46, Math.max(16, fitted))}px` : "60px");
     list.replaceChildren(sort === "layer" ? inLayers() : inOrder(sort));
-    mark(true);
+    list.scrollTop = 0;
+    mark(first);
   }
 
   function inLayers() {
@@ -105,11 +112,11 @@ export function createGrid(root, view, store) {
 
   onTheme(repaint);
   store.listen((_, changed) => {
-    if (changed.has("sort")) build();
+    if (changed.has("sort")) build(false);
     else if (changed.has("layer") || changed.has("head")) mark(true);
     if (changed.has("scale") || changed.has("aside")) repaint();
   });
-  build();
+  build(true);
 }
 
 export function callName(call) {

@@ -4,25 +4,31 @@ import { element, fact, tokenElement } from "./dom.js";
 import { callName } from "./grid.js";
 import { numberText, shareText, weightText } from "./numbers.js";
 
-export function createHead(root, view) {
+export function createHead(root, view, store) {
   const title = element("h2", { "aria-live": "polite" });
   const module = element("span", { class: "soft" });
   const facts = element("dl", { class: "facts" });
   root.append(element("div", { class: "name" }, title, module), facts);
+
+  // The greatest link, which chooses its query when it is clicked.
+  function sharpest({ query, key, weight }) {
+    if (query < 0) return fact("Sharpest link", "–");
+    const link = element("button", { type: "button", class: "link", dir: "ltr", title: "Choose this query", onclick: () => store.update({ token: query, direction: "reads" }) },
+      tokenElement(view.name(query)), element("span", {}, "→"), tokenElement(view.name(key)), element("small", {}, `${query} → ${key}`));
+    return fact(`Sharpest link, ${weightText(weight)}`, link);
+  }
 
   return {
     show({ layer, head, summary }) {
       title.textContent = `Layer ${layer}, head ${head}`;
       module.textContent = callName(view.calls[layer]);
       module.title = module.textContent;
-      const { query, key, weight } = summary.link;
-      const link = query < 0 ? ["–"] : [tokenElement(view.tokens[query]), " → ", tokenElement(view.tokens[key]), " ", element("small", {}, weightText(weight))];
       facts.replaceChildren(
         fact("Mean entropy", numberText(summary.entropy), element("small", {}, " nats")),
         fact("On first token", shareText(summary.first)),
         fact("On previous token", shareText(summary.previous)),
         fact("Mean distance", numberText(summary.distance, 1), element("small", {}, " tokens")),
-        fact("Sharpest link", ...link),
+        sharpest(summary.link),
       );
     },
   };

@@ -4,7 +4,7 @@ import { allowedPairs } from "./cells.js";
 import { colours, valueAt } from "./colour.js";
 import { element, segments } from "./dom.js";
 import { peak } from "./map_cells.js";
-import { plural, weightText } from "./numbers.js";
+import { PRECISION, countText, plural, weightText } from "./numbers.js";
 import { onTheme } from "./theme.js";
 
 export function createLegend(root, view, store) {
@@ -57,13 +57,19 @@ export function createLegend(root, view, store) {
 function describe(view, source) {
   const kept = view.header.kept_keys;
   const pooledAt = `${Math.ceil(view.queries / view.mapRows)} × ${Math.ceil(view.keys / view.mapColumns)}`;
-  const map = view.exactMap ? "Exact: every cell is one weight." : source === "means"
+  const map = view.exactMap ? `Every cell is one weight, ${PRECISION}.` : source === "means"
     ? `Pooled: a cell is the mean of up to ${pooledAt} weights.`
-    : `Exact: the ${kept} strongest keys of ${queriesKept(view)}; the rest is left blank.`;
-  const coarse = view.everyQuery ? "" : ` Coarser for length: keys kept for ${queriesKept(view)}, profiles are means over as many bins.`;
-  return map + coarse;
+    : `Single weights, ${PRECISION}: the ${kept} strongest keys of ${view.everyQuery ? "every query" : "each query kept"}; the rest is left blank.`;
+  return map + coarser(view);
+}
+
+// What a long text had to give up, and which of its numbers are means.
+function coarser(view) {
+  if (view.everyQuery && view.everyKey) return "";
+  const keys = view.everyKey ? "every key" : `${countText(view.sampledKeys)} bins of ${plural(view.keys, "key")}`;
+  return ` Coarser for length: strongest keys kept for ${queriesKept(view)}, received mass for ${keys}; ≈ marks the mean of a bin.`;
 }
 
 function queriesKept(view) {
-  return view.everyQuery ? "every query" : `${plural(view.sampled, "query").replace("querys", "queries")} of ${view.queries.toLocaleString("en-US")}`;
+  return view.everyQuery ? "every query" : `${countText(view.sampled)} of ${plural(view.queries, "query")}`;
 }

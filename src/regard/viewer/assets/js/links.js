@@ -1,6 +1,6 @@
 // Who attends whom, among the strongest keys that the view keeps.
 
-// The kept keys of the query nearest to `query`, strongest first.
+// The kept keys of this query, or of the one kept for its bin, strongest first; and which query that is.
 export function keysOfQuery(view, data, head, query) {
   const row = view.sampledRow(query);
   const found = [];

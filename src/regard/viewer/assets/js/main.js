@@ -23,7 +23,7 @@ const search = createSearch(view, store);
 const help = createHelp(at("help"));
 createBar(at("bar"), view, search, help);
 createGrid(at("grid"), view, store);
-const head = createHead(at("head"), view);
+const head = createHead(at("head"), view, store);
 const map = createMap(at("head"), view, store);
 const panels = [head, map, createLegend(at("head"), view, store), createText(at("text"), view, store)];
 startKeyboard(view, store, { search, help, map });

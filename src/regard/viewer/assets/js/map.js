@@ -3,13 +3,13 @@
 import { element } from "./dom.js";
 import { paintAxes } from "./map_axes.js";
 import { paintCells } from "./map_cells.js";
-import { tipFor } from "./map_tip.js";
+import { profileTip, tipFor } from "./map_tip.js";
 import { MapWindow } from "./map_window.js";
 import { onTheme, themeColour } from "./theme.js";
 
 export function createMap(root, view, store) {
   const canvas = element("canvas", { tabindex: "0", role: "img" });
-  const tip = element("div", { class: "tip", role: "status", hidden: true });
+  const tip = element("div", { class: "tip", role: "status", dir: "ltr", hidden: true });
   const stage = element("div", { class: "stage" }, canvas, tip);
   root.append(stage);
   const window = new MapWindow(view);
@@ -67,10 +67,11 @@ export function createMap(root, view, store) {
 
   function showTip(x, y) {
     hover = loaded && window.pairAt(x, y);
-    tip.hidden = !hover;
-    if (hover) {
-      tip.replaceChildren(...tipFor(view, loaded, hover, store.get().source));
-      tip.dataset.pair = `${hover.query} ${hover.key}`;
+    const profile = loaded && !hover && window.profileAt(x, y);
+    tip.hidden = !hover && !profile;
+    if (!tip.hidden) {
+      tip.replaceChildren(...(hover ? tipFor(view, loaded, hover, store.get().source) : profileTip(view, loaded, profile)));
+      tip.dataset.pair = hover ? `${hover.query} ${hover.key}` : "";
       const { width, height } = stage.getBoundingClientRect();
       tip.style.left = `${x + 16 + tip.offsetWidth > width ? x - 14 - tip.offsetWidth : x + 16}px`;
       tip.style.top = `${y + 18 + tip.offsetHeight > height ? y - 12 - tip.offsetHeight : y + 18}px`;

@@ -1,11 +1,12 @@
 // What stands around the cells: token labels, and the profiles of entropy (right) and received mass (top).
 
+import { binOf, binStart } from "./bins.js";
 import { visible } from "./dom.js";
+import { STRIP } from "./map_window.js";
 import { numberText } from "./numbers.js";
 import { themeColour } from "./theme.js";
 
 const LABEL = 12; // pixels a label needs across
-const STRIP = 26; // pixels of a profile
 
 export function paintAxes(context, view, loaded, window, state, hover) {
   const ink = themeColour("--ink"), soft = themeColour("--soft"), accent = themeColour("--accent");
@@ -18,12 +19,12 @@ export function paintAxes(context, view, loaded, window, state, hover) {
   };
   context.font = `11px ${family}`;
   context.textBaseline = "middle";
-  labels(window.queryRange, window.rowHeight, (query) => view.tokens[query + view.offset], (query) => query + view.offset, marks.row, soft,
+  labels(window.queryRange, window.rowHeight, (query) => view.name(query + view.offset), (query) => query + view.offset, marks.row, soft,
     (text, query) => {
       context.textAlign = "right";
       context.fillText(text, left - 8, window.yOf(query + 0.5), 54);
     }, context);
-  labels(window.keyRange, window.columnWidth, (key) => view.tokens[key], (key) => key, marks.column, soft,
+  labels(window.keyRange, window.columnWidth, (key) => view.name(key), (key) => key, marks.column, soft,
     (text, key) => {
       context.save();
       context.translate(window.xOf(key + 0.5), top + side + 8);
@@ -32,7 +33,7 @@ export function paintAxes(context, view, loaded, window, state, hover) {
       context.fillText(text, 0, 0, 54);
       context.restore();
     }, context);
-  profiles(context, view, loaded, window, soft, accent, family);
+  profiles(context, view, loaded, window, soft, family);
 }
 
 // A label for every token where there is room, else positions at round distances; the marked ones always.
@@ -51,39 +52,48 @@ function labels([first, last], size, tokenAt, positionAt, marks, soft, write, co
   }
 }
 
-function profiles(context, view, { data, head }, window, soft, accent, family) {
+function profiles(context, view, { data, head }, window, soft, family) {
   const { left, top, side } = window;
-  const [firstKey, lastKey] = window.keyRange;
-  const [firstQuery, lastQuery] = window.queryRange;
   const received = data.received[head], entropy = data.entropy[head];
   context.save();
   context.fillStyle = soft;
   context.font = `10px ${family}`;
   context.textAlign = "left";
-  context.fillText("received", left, top - STRIP - 12);
+  context.fillText("received, square-root scale", left, top - STRIP - 12, side);
   context.save();
   context.translate(left + side + STRIP + 14, top);
   context.rotate(Math.PI / 2);
-  context.fillText(`entropy, to ln ${view.keys} = ${numberText(Math.log(Math.max(2, view.keys)), 1)} nats`, 0, 0, side);
+  context.fillText(entropyCaption(view.keys), 0, 0, side);
   context.restore();
   context.beginPath();
   context.rect(left, top - STRIP - 5, side + STRIP + 6, side + STRIP + 5);
   context.clip();
   context.globalAlpha = 0.75;
+  const bins = binsIn(window.keyRange, view.keys, received.length);
   // What the first token receives would flatten the rest: it is cut off at the top.
-  const perKey = view.keys / Math.max(1, received.length);
-  const inSight = received.subarray(Math.max(1, Math.floor(firstKey / perKey)), Math.ceil(lastKey / perKey));
-  const greatest = inSight.reduce((a, b) => Math.max(a, b), 0) || 1;
-  for (let bin = Math.floor(firstKey / perKey); bin < received.length && bin * perKey < lastKey; bin++) {
+  const greatest = bins.reduce((most, { bin }) => (bin > 0 ? Math.max(most, received[bin]) : most), 0) || 1;
+  for (const { bin, start, end } of bins) {
     const height = STRIP * Math.min(1, Math.sqrt(received[bin] / greatest));
-    bar(context, window.xOf(bin * perKey), top - 4 - height, perKey * window.columnWidth, height, "x");
+    bar(context, window.xOf(start), top - 4 - height, (end - start) * window.columnWidth, height, "x");
   }
   const most = Math.log(Math.max(2, view.keys));
-  const perQuery = view.queries / Math.max(1, entropy.length);
-  for (let bin = Math.floor(firstQuery / perQuery); bin < entropy.length && bin * perQuery < lastQuery; bin++) {
-    bar(context, left + side + 4, window.yOf(bin * perQuery), (STRIP * entropy[bin]) / most, perQuery * window.rowHeight, "y");
+  for (const { bin, start, end } of binsIn(window.queryRange, view.queries, entropy.length)) {
+    bar(context, left + side + 4, window.yOf(start), (STRIP * entropy[bin]) / most, (end - start) * window.rowHeight, "y");
   }
   context.restore();
+}
+
+function entropyCaption(keys) {
+  return keys > 1 ? `entropy, full bar = ln ${keys} = ${numberText(Math.log(keys), 1)} nats` : "entropy";
+}
+
+// The bins of a profile that are in sight, each with the places it covers.
+function binsIn([first, last], length, bins) {
+  const found = [];
+  for (let bin = binOf(first, length, bins); bin < bins && binStart(bin, length, bins) < last; bin++) {
+    found.push({ bin, start: binStart(bin, length, bins), end: binStart(bin + 1, length, bins) });
+  }
+  return found;
 }
 
 // A bar with a hair's gap to its neighbour where there is room for one.

@@ -3,16 +3,16 @@
 import { allowedPairs, columnOf, rowOf } from "./cells.js";
 import { element, tokenElement } from "./dom.js";
 import { isAllowed, keptWeight, keysOfQuery } from "./links.js";
-import { plural, shareText, weightText } from "./numbers.js";
+import { PRECISION, numberText, plural, shareText, weightText } from "./numbers.js";
 
 export function tipFor(view, loaded, { query, key }, source) {
-  const pair = element("div", {}, tokenElement(view.tokens[query + view.offset]), ` ${query + view.offset} → `, tokenElement(view.tokens[key]), ` ${key}`);
+  const pair = element("div", {}, tokenElement(view.name(query + view.offset)), ` ${query + view.offset} → `, tokenElement(view.name(key)), ` ${key}`);
   if (source === "keys") return [pair, ...keysTip(view, loaded, query, key)];
   const row = rowOf(view, query), column = columnOf(view, key);
   const cell = row * view.mapColumns + column;
   const value = loaded.values[cell];
   if (allowedPairs(view, loaded.mask)[cell] === 0) return [pair, element("div", {}, "masked: may not attend")];
-  if (view.exactMap) return [pair, element("div", {}, element("b", { "data-value": value }, weightText(value)), " exact")];
+  if (view.exactMap) return [pair, element("div", {}, element("b", { "data-value": value }, weightText(value)), ` ${PRECISION}`)];
   const rows = [view.rowEdge(row), view.rowEdge(row + 1) - 1], columns = [view.columnEdge(column), view.columnEdge(column + 1) - 1];
   const width = columns[1] - columns[0] + 1;
   return [
@@ -22,10 +22,22 @@ export function tipFor(view, loaded, { query, key }, source) {
   ];
 }
 
+// What a bar of a profile says: what a key received, or the entropy of a query.
+export function profileTip(view, { data, head }, { key, query }) {
+  const token = key ?? query + view.offset;
+  const received = key !== undefined;
+  const value = received ? data.received[head][view.sampledBin(key)] : data.entropy[head][view.sampledRow(query)];
+  const binned = received ? !view.everyKey : !view.everyQuery;
+  return [
+    element("div", {}, tokenElement(view.name(token)), ` ${token}`),
+    element("div", {}, `${received ? "received" : "entropy"} ${binned ? "≈ " : ""}`, element("b", { "data-value": value }, numberText(value)), received ? "" : " nats"),
+  ];
+}
+
 function keysTip(view, { data, head, mask }, query, key) {
   if (!isAllowed(mask, query, key)) return [element("div", {}, mask.exact ? "masked: may not attend" : "outside the mask's extent")];
   const weight = keptWeight(view, data, head, query, key);
-  if (weight !== null) return [element("div", {}, element("b", { "data-value": weight }, weightText(weight)), " exact")];
+  if (weight !== null) return [element("div", {}, element("b", { "data-value": weight }, weightText(weight)), ` ${PRECISION}`)];
   const { query: kept, links } = keysOfQuery(view, data, head, query);
   if (kept !== query) return [element("div", {}, `not sampled; the next query kept is ${kept + view.offset}`)];
   const least = links.length ? links[links.length - 1].weight : 0;

@@ -1,6 +1,7 @@
 // Which part of the map is in sight, and where it lies on the canvas.
 
 const LEFT = 62, RIGHT = 48, TOP = 46, BOTTOM = 62;
+export const STRIP = 26; // pixels of a profile beside the cells
 
 export class MapWindow {
   constructor(view) {
@@ -49,6 +50,14 @@ export class MapWindow {
     const query = Math.floor((py - this.top) / this.rowHeight + this.y * queries);
     const key = Math.floor((px - this.left) / this.columnWidth + this.x * keys);
     return { query: Math.min(queries - 1, query), key: Math.min(keys - 1, key) };
+  }
+
+  // The key or the query whose profile is under a point beside the cells: received above, entropy to the right.
+  profileAt(px, py) {
+    const beyond = px - this.left - this.side, above = this.top - py;
+    if (above > 0 && above <= STRIP + 5 && px >= this.left && beyond < 0) return { key: this.pairAt(px, this.top).key };
+    if (beyond >= 0 && beyond <= STRIP + 5 && above <= 0 && py < this.top + this.side) return { query: this.pairAt(this.left, py).query };
+    return null;
   }
 
   // Queries and keys in sight, as [first, last + 1].

@@ -1,5 +1,8 @@
 // Numbers in words short enough for a tooltip.
 
+// A weight is stored as a 16-bit code, which is within 1.6e-5 of it.
+export const PRECISION = "± 0.00002";
+
 export function weightText(value) {
   if (value === 0) return "0";
   if (value < 0.00005) return "< 0.0001";
@@ -19,5 +22,5 @@ export function countText(value) {
 }
 
 export function plural(count, word) {
-  return `${countText(count)} ${word}${count === 1 ? "" : "s"}`;
+  return `${countText(count)} ${count === 1 ? word : `${word}s`.replace(/([^aeiou])ys$/, "$1ies")}`;
 }

@@ -2,7 +2,8 @@
 
 import { drawArcs } from "./arcs.js";
 import { cssColour, readableOn, scaleOf } from "./colour.js";
-import { element, segments, tokenElement } from "./dom.js";
+import { NO_TEXT, element, segments, tokenElement } from "./dom.js";
+import { arePieces } from "./joined.js";
 import { keysOfQuery, readersOfKey } from "./links.js";
 import { createTokenDetail } from "./token_detail.js";
 import { onTheme } from "./theme.js";
@@ -10,7 +11,7 @@ import { onTheme } from "./theme.js";
 const MOST_ARCS = 40;
 
 export function createText(root, view, store) {
-  const chosen = element("h2", { "aria-live": "polite" });
+  const chosen = element("h2", { "aria-live": "polite", dir: "ltr" });
   const direction = segments("Direction", [["reads", "Reads"], ["readers", "Read by"]], (value) => store.update({ direction: value }));
   const spans = view.tokens.map((token, at) => tokenSpan(token, at, view.tokens[at + 1] ?? "", store));
   const words = element("div", { class: setting(view.tokens), role: "listbox", tabindex: "0", "aria-label": "Tokens" },
@@ -20,21 +21,24 @@ export function createText(root, view, store) {
   const reading = element("div", { class: "reading" }, words, svg);
   const detail = createTokenDetail(view, store);
   root.append(element("div", { class: "tools" }, chosen, direction.node), reading, detail.node);
-  let loaded = null, shaded = [], links = [], selected = null;
+  let loaded = null, shaded = [], links = [], selected = null, standIn = null;
 
   function refresh(scroll) {
     const state = store.get();
     direction.press(state.direction);
-    chosen.replaceChildren(tokenElement(view.tokens[state.token]), element("span", { class: "soft" }, ` ${state.token}`));
+    chosen.replaceChildren(tokenElement(view.name(state.token)), element("span", { class: "soft" }, ` ${state.token}`));
     for (const span of shaded) span.removeAttribute("style");
     if (!loaded) return;
     const { data, head } = loaded;
-    links = state.direction === "reads"
-      ? state.token < view.offset ? [] : keysOfQuery(view, data, head, state.token - view.offset).links
-      : readersOfKey(view, data, head, state.token);
-    detail.show(loaded, links);
+    // Where the keys of the chosen token are not kept, the links are those of the query that stands in for it.
+    const asked = state.token < view.offset ? { query: null, links: [] } : keysOfQuery(view, data, head, state.token - view.offset);
+    const reads = state.direction === "reads";
+    links = reads ? asked.links : readersOfKey(view, data, head, state.token);
+    detail.show(loaded, links, asked.query);
     select(spans[state.token], scroll);
-    const visible = links.filter(({ token }) => !(state.aside && state.direction === "reads" && token === 0));
+    const from = reads && asked.query !== null ? spans[asked.query + view.offset] : selected;
+    markStandIn(from === selected ? null : from);
+    const visible = links.filter(({ token }) => !(state.aside && reads && token === 0));
     const position = scaleOf(state.scale, visible.length ? visible[0].weight : 0);
     shaded = visible.filter(({ weight }) => position(weight) > 0).map(({ token, weight }) => {
       const at = position(weight);
@@ -42,7 +46,7 @@ export function createText(root, view, store) {
       spans[token].style.color = readableOn(at);
       return spans[token];
     });
-    drawArcs(svg, words, spans[state.token], visible.slice(0, MOST_ARCS).map(({ token, weight }) => [spans[token], weight]));
+    drawArcs(svg, words, from, visible.slice(0, MOST_ARCS).map(({ token, weight }) => [spans[token], weight]));
   }
 
   function select(span, scroll) {
@@ -54,6 +58,12 @@ export function createText(root, view, store) {
     if (scroll && (top < reading.scrollTop || top + span.offsetHeight > reading.scrollTop + reading.clientHeight)) {
       reading.scrollTop = top - 0.6 * reading.clientHeight;
     }
+  }
+
+  function markStandIn(span) {
+    if (standIn) standIn.classList.remove("stand-in");
+    standIn = span;
+    if (standIn) standIn.classList.add("stand-in");
   }
 
   let found = new Set();
@@ -84,11 +94,16 @@ function tokenSpan(token, at, next, store) {
   // Of several breaks in a row only the last opens a line: blank lines would push the text out of sight.
   const pieces = (startsWord(token) ? token.slice(1) : token).split(/(\n)/).filter(Boolean);
   pieces.forEach((piece, i) => {
-    if (piece !== "\n") span.append(piece);
+    if (piece !== "\n") span.append(...withBytes(piece));
     else span.append(element("i", { class: "sign" }, "↵"), (pieces[i + 1] ?? next).startsWith("\n") ? "" : "\n");
   });
-  if (token === "") span.append(element("i", { class: "sign" }, "∅"));
+  if (token === "") span.append(element("i", { class: "sign rest" }, NO_TEXT));
   return span;
+}
+
+// Bytes that are no character stand as `\xf0\x9f`, which no line may tear apart.
+function withBytes(text) {
+  return text.split(/((?:\\x[0-9a-f]{2})+)/).filter(Boolean).map((part) => part.startsWith("\\x") ? element("i", { class: "bytes" }, part) : part);
 }
 
 // The space before a word stays outside its element, where a line can break without tearing a mark in two.
@@ -98,6 +113,5 @@ function startsWord(token) {
 
 // Tokens that carry their own spaces are set as they are, word pieces with a gap between words; a short text larger.
 function setting(tokens) {
-  const pieces = tokens.some((token) => /^\s|\s$/.test(token)) ? "" : " pieces";
-  return `tokens${pieces}${tokens.length < 60 ? " short" : ""}`;
+  return `tokens${arePieces(tokens) ? " pieces" : ""}${tokens.length < 60 ? " short" : ""}`;
 }

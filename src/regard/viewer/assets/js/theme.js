@@ -1,6 +1,8 @@
-// Light or dark: the system's choice until somebody makes another.
+// Light or dark: the system's choice until somebody makes another, which is remembered where the browser allows.
 
+const NAME = "regard-theme";
 const listeners = [];
+let chosen = null;
 
 export function onTheme(listener) {
   listeners.push(listener);
@@ -8,16 +10,33 @@ export function onTheme(listener) {
 
 export function startTheme() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  apply(dark.matches ? "dark" : "light");
-  dark.addEventListener("change", () => apply(dark.matches ? "dark" : "light"));
+  chosen = remembered();
+  const follow = () => apply(chosen ?? (dark.matches ? "dark" : "light"));
+  follow();
+  dark.addEventListener("change", follow);
 }
 
 export function toggleTheme() {
-  apply(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+  chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  try {
+    localStorage.setItem(NAME, chosen);
+  } catch {
+    // A page from disk may be refused its storage: then the choice lasts as long as the page.
+  }
+  apply(chosen);
 }
 
 export function themeColour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function remembered() {
+  try {
+    const theme = localStorage.getItem(NAME);
+    return theme === "light" || theme === "dark" ? theme : null;
+  } catch {
+    return null;
+  }
 }
 
 function apply(theme) {

@@ -2,43 +2,51 @@
 
 import { element, fact, tokenElement } from "./dom.js";
 import { allowedCount } from "./links.js";
-import { numberText, plural, weightText } from "./numbers.js";
+import { PRECISION, countText, numberText, plural, weightText } from "./numbers.js";
 
 const ROWS = 8;
 
 export function createTokenDetail(view, store) {
   const facts = element("dl", { class: "facts" });
+  const stand = element("p", { class: "stand-in", dir: "ltr", hidden: true });
   const head = element("thead"), body = element("tbody"), foot = element("tfoot");
-  const node = element("div", {}, facts, element("div", { class: "links" }, element("table", {}, head, body, foot)));
+  const node = element("div", {}, facts, element("div", { class: "links" }, stand, element("table", {}, head, body, foot)));
 
-  function show({ data, head: which, mask }, links) {
+  // `shown` is the query whose keys the links are: where those of the chosen token are not kept, another's.
+  function show({ data, head: which, mask }, links, shown) {
     const { token, direction } = store.get();
     const query = token - view.offset;
     const reads = direction === "reads";
+    const other = reads && query >= 0 && shown !== query;
     facts.replaceChildren(...factsOf(view, data, which, token, query));
-    head.replaceChildren(element("tr", {}, element("th", { class: "where" }, "#"), element("th", {}, reads ? "It attends to" : "Attended by"), element("th", {}, "Weight, exact")));
+    stand.hidden = !other;
+    if (other) stand.replaceChildren("keys not kept; showing query ", ...named(view, shown));
+    const whose = !reads ? ["Attended by"] : other ? [...named(view, shown), " attends to"] : ["It attends to"];
+    head.replaceChildren(element("tr", {}, element("th", { class: "where" }, "#"), element("th", { class: "key", dir: "ltr" }, ...whose), element("th", {}, `Weight, ${PRECISION}`)));
     const greatest = links.length ? links[0].weight : 1;
     body.replaceChildren(...links.slice(0, ROWS).map((link) => row(view, store, link, greatest)));
-    foot.replaceChildren(element("tr", {}, element("td", { colspan: "3" }, reads ? remainder(view, mask, query, links) : readerCount(view, links))));
+    foot.replaceChildren(element("tr", {}, element("td", { colspan: "3" }, reads ? remainder(view, mask, shown, links) : readerCount(view, links))));
   }
 
   return { node, show };
+}
+
+function named(view, query) {
+  return [`${query + view.offset} `, tokenElement(view.name(query + view.offset))];
 }
 
 function factsOf(view, data, head, token, query) {
   const about = view.everyQuery ? "" : " ≈"; // a mean over the bin that the token lies in
   const found = [];
   if (query >= 0) {
-    const bin = Math.min(view.sampled - 1, Math.floor((query * view.sampled) / view.queries));
+    const row = view.sampledRow(query);
     found.push(
-      fact(`Entropy${about}`, numberText(data.entropy[head][bin]), element("small", {}, " nats")),
-      fact(`Distance${about}`, numberText(data.distance[head][bin], 1), element("small", {}, " tok")),
-      fact("Max weight", weightText(data.weights[head][view.sampledRow(query) * data.kept] ?? 0)),
+      fact(`Entropy${about}`, numberText(data.entropy[head][row]), element("small", {}, " nats")),
+      fact(`Distance${about}`, numberText(data.distance[head][row], 1), element("small", {}, " tok")),
     );
+    if (view.sampledQuery(row) === query) found.push(fact("Max weight", weightText(data.weights[head][row * data.kept] ?? 0)));
   }
-  const received = data.received[head];
-  const bin = Math.min(received.length - 1, Math.floor((token * received.length) / view.keys));
-  found.push(fact(received.length === view.keys ? "Received" : "Received ≈", numberText(received[bin])));
+  found.push(fact(view.everyKey ? "Received" : "Received ≈", numberText(data.received[head][view.sampledBin(token)])));
   return found;
 }
 
@@ -48,23 +56,21 @@ function row(view, store, { token, weight }, greatest) {
   const choose = () => store.update({ token });
   return element("tr", { onclick: choose, tabindex: "0", onkeydown: (event) => event.key === "Enter" && choose() },
     element("td", { class: "where" }, String(token)),
-    element("td", { class: "key" }, tokenElement(view.tokens[token])),
+    element("td", { class: "key" }, tokenElement(view.name(token))),
     element("td", { class: "weight" }, element("div", { class: "meter" }, meter, element("span", { "data-value": weight }, weightText(weight)))));
 }
 
 function remainder(view, mask, query, links) {
-  if (query < 0) return "This token is a key alone: it asks nothing here.";
-  const allowed = allowedCount(mask, view.sampledQuery(view.sampledRow(query)));
-  const others = allowed - links.length;
+  if (query === null) return "This token is a key alone: it asks nothing here.";
   if (!links.length) return "It may attend nothing.";
-  const nearest = view.sampledQuery(view.sampledRow(query));
-  const whose = nearest === query ? "" : ` (keys of query ${nearest + view.offset}, the next one kept)`;
-  if (others <= 0) return `These are all the keys it may attend.${whose}`;
-  const rest = Math.max(0, 1 - links.reduce((sum, { weight }) => sum + weight, 0));
-  return `${weightText(rest)} on ${mask.exact ? "" : "at most "}${plural(others, "other key")}${whose}`;
+  const others = allowedCount(mask, query) - links.length;
+  if (others <= 0) return "These are all the keys it may attend.";
+  // What is left is never quite 0, only less than the codes of the weights can tell.
+  const rest = Math.max(Number.MIN_VALUE, 1 - links.reduce((sum, { weight }) => sum + weight, 0));
+  return `${weightText(rest)} on ${mask.exact ? "" : "at most "}${plural(others, "other key")}`;
 }
 
 function readerCount(view, links) {
   const queries = view.everyQuery ? view.queries : view.sampled;
-  return `${plural(links.length, "token")} of ${queries.toLocaleString("en-US")} have it among their ${view.header.kept_keys} strongest keys`;
+  return `${plural(links.length, "token")} of ${countText(queries)} have it among their ${view.header.kept_keys} strongest keys`;
 }

@@ -1,17 +1,20 @@
 // A view: its header, and the numbers of each call, decoded when first asked for.
 
+import { binOf, binStart } from "./bins.js";
+import { NO_TEXT } from "./dom.js";
 import { PlaneReader, inflate } from "./format.js";
 
 export class View {
   constructor(source) {
     this.source = source;
     this.header = source.header();
-    const { tokens, queries, keys, map, sampled_queries: sampled, calls } = this.header;
-    Object.assign(this, { tokens, queries, keys, calls, sampled });
+    const { tokens, queries, keys, map, sampled_queries: sampled, sampled_keys: sampledKeys, calls } = this.header;
+    Object.assign(this, { tokens, queries, keys, calls, sampled, sampledKeys });
     [this.mapRows, this.mapColumns] = map;
     this.offset = keys - queries; // query i is token i + offset
     this.exactMap = this.mapRows === queries && this.mapColumns === keys;
     this.everyQuery = sampled === queries;
+    this.everyKey = sampledKeys === keys;
     this.pending = new Map();
   }
 
@@ -24,27 +27,39 @@ export class View {
     const [query, key, weight] = link[head];
     return {
       entropy: entropy[head], first: first[head], previous: previous[head], distance: distance[head],
+      reach: reachOf(distance[head], first[head]),
       link: { query, key, weight },
     };
   }
 
+  // What to call a token: one without text of its own by the character that it continues.
+  name(token) {
+    let begun = token;
+    while (begun > 0 && this.tokens[begun] === "") begun--;
+    return begun === token ? this.tokens[token] : [...this.tokens[begun]].slice(-1) + NO_TEXT;
+  }
+
   // First query or key of a map's row or column (one past the last for row = rows).
   rowEdge(row) {
-    return Math.floor((row * this.queries) / this.mapRows);
+    return binStart(row, this.queries, this.mapRows);
   }
 
   columnEdge(column) {
-    return Math.floor((column * this.keys) / this.mapColumns);
+    return binStart(column, this.keys, this.mapColumns);
   }
 
   sampledQuery(row) {
-    return Math.floor(((row + 1) * this.queries) / this.sampled) - 1;
+    return binStart(row + 1, this.queries, this.sampled) - 1;
   }
 
-  // The sampled row whose bin holds this query.
+  // The sampled row, and the bin of the profiles over queries, that holds this query.
   sampledRow(query) {
-    const row = Math.min(this.sampled - 1, Math.floor((query * this.sampled) / this.queries));
-    return this.sampledQuery(row) < query ? row + 1 : row;
+    return binOf(query, this.queries, this.sampled);
+  }
+
+  // The bin of the profiles over keys that holds this key.
+  sampledBin(key) {
+    return binOf(key, this.keys, this.sampledKeys);
   }
 
   async maps(layer) {
@@ -54,7 +69,7 @@ export class View {
   }
 
   async keysOf(layer) {
-    const { kept_keys: kept, sampled_keys: sampledKeys, index_width: width } = this.header;
+    const { kept_keys: kept, index_width: width } = this.header;
     return this.once(`keys/${layer}`, (reader) => {
       const heads = this.heads(layer);
       const rows = heads * this.sampled;
@@ -66,7 +81,7 @@ export class View {
         none: 2 ** (8 * width) - 1,
         entropy: split(reader.values(rows, Math.log(Math.max(2, this.keys)))),
         distance: split(reader.values(rows, Math.max(1, this.keys))),
-        received: split(reader.values(heads * sampledKeys, Math.max(1, this.queries))),
+        received: split(reader.values(heads * this.sampledKeys, Math.max(1, this.queries))),
       };
     });
   }
@@ -88,6 +103,11 @@ export class View {
     }
     return this.pending.get(name);
   }
+}
+
+// Distance to anything but the first token, which is far away from everybody.
+function reachOf(distance, first) {
+  return distance === null || first === null ? null : distance * (1 - first);
 }
 
 function splitHeads(array, heads) {
