@@ -229,7 +229,7 @@ def test_hooks_are_gone_after_an_exception() -> None:
 
     with pytest.raises(OSError, match="while hooks are on"):
         find_leaks(Failing(), inputs())
-    assert not torch_hooks._global_forward_hooks
+    assert not torch_hooks._has_any_global_hook()
 
 
 def test_a_random_function_is_refused() -> None:

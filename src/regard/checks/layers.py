@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.modules import module as torch_modules
 
 from regard.checks.subject import Subject
 
@@ -80,11 +80,13 @@ def _every_module(steps: list[_Step], subject: Subject) -> Iterator[None]:
             steps.append(_Step(module, calls[module], received, gave))
             calls[module] += 1
 
-    handle = register_module_forward_hook(hook, with_kwargs=True)
+    handle = torch_modules.register_module_forward_hook(hook, with_kwargs=True)
     try:
         yield
     finally:
         handle.remove()
+        # torch leaves this note behind, and then takes modules for hooked ever after.
+        torch_modules._global_forward_hooks_with_kwargs.pop(handle.id, None)
 
 
 def _prints(value: Any, subject: Subject) -> Prints:
