@@ -1,6 +1,6 @@
 """Exact scaled dot-product attention that you can see into."""
 
-from regard import biases, checks, errors, masks, nn, reference
+from regard import biases, checks, distributed, errors, masks, nn, reference
 from regard.attention import attention, merge
 from regard.models import watch
 from regard.recording import Recording
@@ -15,6 +15,7 @@ __all__ = [
     "attention",
     "biases",
     "checks",
+    "distributed",
     "errors",
     "masks",
     "merge",
