@@ -39,5 +39,9 @@ class RecordingError(RegardError, ValueError):
     """A recording's file is damaged, or is not a recording."""
 
 
+class GroupError(RegardError, RuntimeError):
+    """A rank died, did not answer in the group's timeout, or does something else than the others."""
+
+
 class ModelError(RegardError, ValueError):
     """A model cannot be loaded, or its attention cannot be represented exactly."""

@@ -149,14 +149,16 @@ class Received(Statistic):
         return rows if self.queries is None else rows[:, :, self.queries[tile.rows]]
 
     def end(self, normalizer: Normalizer) -> Tensor:
-        if not self.mean:
-            return self.result
+        return self.result / self.counts().clamp(min=1) if self.mean else self.result
+
+    def counts(self) -> Tensor:
+        """How many of the chosen queries may attend each key, `[B, Hq, M]`, where a mean is asked for."""
         if self.allowed is not None:  # a bias may exclude too: then pairs had to be counted one by one
-            return self.result / self.allowed.clamp(min=1)
+            return self.allowed
         sets = self.problem.sets
         if self.queries is not None:
             sets = sets.select(rows=self.queries.nonzero().flatten())
-        return self.result / sets.queries_per_key().clamp(min=1)
+        return sets.queries_per_key().to(self.result.dtype).expand_as(self.result)
 
 
 class TopKeys(Statistic):

@@ -135,11 +135,11 @@ def test_sorting_shows_the_foremost_and_gives_the_keys_back(browser, tmp_path) -
             assert chosen["y"] + chosen["height"] <= panel["y"] + panel["height"]
 
 
-def test_one_token_has_no_scale_of_entropy(browser, tmp_path) -> None:
+def test_one_token_has_no_link_and_no_shares_of_others(browser, tmp_path) -> None:
     path, _ = made([" alone"], tmp_path)
     with opened(browser, path) as page:
         assert page.locator("button.link").count() == 0
-    assert "ln 1" not in path.read_text("utf-8")
+        assert page.locator("dl.facts dd").all_inner_texts()[1:3] == ["–", "–"]
 
 
 def test_what_remains_is_never_nothing(browser, tmp_path) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from regard import errors
-from regard.distributed.failures import GroupError
 from regard.distributed.groups import Group
-from regard.errors import ArgumentError, RegardError
+from regard.errors import ArgumentError, GroupError, RegardError
 
 # Room for a message: a part for what is always said, and a part that grows with the number of ranks.
 _ROOM = 4096

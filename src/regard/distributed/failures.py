@@ -1,4 +1,4 @@
-"""The error that every rank gets when the ranks of a group cannot go on together."""
+"""A rank's own fault, caught to be told to the other ranks before it is raised."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ Result = TypeVar("Result")
 
 # What a check of one rank's arguments may raise, and the other ranks must hear of.
 LOCAL_FAULTS = (RegardError, ValueError, TypeError, RuntimeError, MemoryError)
-
-
-class GroupError(RegardError, RuntimeError):
-    """A rank died, did not answer in the group's timeout, or does something else than the others."""
 
 
 def attempt(function: Callable[[], Result]) -> tuple[Result | None, Exception | None]:

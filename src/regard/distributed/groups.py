@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from regard.distributed.failures import GroupError
-from regard.errors import ArgumentError, ArgumentTypeError
+from regard.errors import ArgumentError, ArgumentTypeError, GroupError
 
 ProcessGroups = dist.ProcessGroup | DeviceMesh | None
 

@@ -73,7 +73,7 @@ class ReceivedByKeys(OfKeys):
 
     def sums(self, folded: Folded) -> list[Tensor]:
         found = [statistic for _, statistic, _ in folded if isinstance(statistic, Received)]
-        parts = [[s.result for s in found]] + ([[_counts(s) for s in found]] if self.asked.mean else [])
+        parts = [[s.result for s in found]] + ([[s.counts() for s in found]] if self.asked.mean else [])
         return [torch.stack(some).sum(0).unsqueeze(-1) for some in parts]
 
     def finish(self, sums: list[Tensor]) -> Tensor:
@@ -159,16 +159,6 @@ def question(asked: Statistic, n_queries: int) -> Question:
     if isinstance(asked, Diagonals):
         return DiagonalsOverRanks(asked, n_queries)
     return OfQueries(asked)
-
-
-def _counts(received: Received) -> Tensor:
-    """How many of the chosen queries may attend each key: `[B, Hq, M]`, in the dtype of the sums."""
-    if received.allowed is not None:
-        return received.allowed
-    sets = received.problem.sets
-    if received.queries is not None:
-        sets = sets.select(rows=received.queries.nonzero().flatten())
-    return sets.queries_per_key().to(received.result.dtype).expand_as(received.result)
 
 
 def _sum_over_ranks(tensor: Tensor, plan: Plan) -> Tensor:

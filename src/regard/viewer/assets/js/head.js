@@ -25,8 +25,9 @@ export function createHead(root, view, store) {
       module.title = module.textContent;
       facts.replaceChildren(
         fact("Mean entropy", numberText(summary.entropy), element("small", {}, " nats")),
-        fact("On first token", shareText(summary.first)),
-        fact("On previous token", shareText(summary.previous)),
+        // Both are means over the queries after the first: of one token there are none.
+        fact("On first token", shareText(view.keys > 1 ? summary.first : null)),
+        fact("On previous token", shareText(view.keys > 1 ? summary.previous : null)),
         fact("Mean distance", numberText(summary.distance, 1), element("small", {}, " tokens")),
         sharpest(summary.link),
       );
