@@ -1,0 +1,34 @@
+// Each thread's scratch memory, kept between calls: allocating and faulting in megabytes would cost more than small work.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+
+namespace regard {
+
+/// 64-byte aligned memory with whatever was left in it. Freed with its owner (a thread).
+class Scratch {
+ public:
+  Scratch() = default;
+  ~Scratch() { std::free(data_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  /// At least `bytes`, or null if the system has no more. What it held may be lost.
+  void* reserve(std::size_t bytes) {
+    if (bytes <= size_ && data_ != nullptr) return data_;
+    std::free(data_);
+    size_ = 0;
+    const std::size_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;  // never 0
+    data_ = std::aligned_alloc(kAlignment, rounded);
+    if (data_ != nullptr) size_ = rounded;
+    return data_;
+  }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace regard
