@@ -32,11 +32,11 @@ constexpr float kLog2E = 1.44269504088896340736f;
 constexpr double kLn2 = 0.693147180559945309417;
 
 template <class T>
-REGARD_INLINE T min(T a, T b) {
+constexpr REGARD_INLINE T min(T a, T b) {
   return b < a ? b : a;
 }
 template <class T>
-REGARD_INLINE T max(T a, T b) {
+constexpr REGARD_INLINE T max(T a, T b) {
   return a < b ? b : a;
 }
 REGARD_INLINE i64 round_up(i64 n, i64 multiple) { return (n + multiple - 1) / multiple * multiple; }

@@ -12,7 +12,8 @@
 namespace {
 
 constexpr i64 kFewRows = regard::kFewRows;
-constexpr i64 kChunk = 64;  // columns
+constexpr i64 kChunk = 128;    // columns
+constexpr i64 kAhead = 16384;  // bytes of rows to ask memory for before they are read: the hardware stops at pages
 
 struct Few {
   i64 item, key_head, first_row;
@@ -61,63 +62,76 @@ inline Lying lying(const Tensor& t, i64 item, i64 head, i64 first, i64 n, i64 di
   return {(const char*)packed, padded * 4, DType::f32};
 }
 
-/// Dot products of R rows with n keys: scores[r * kChunk + j].
+template <DType dtype>
+REGARD_INLINE i64 bytes_ahead(const Lying& rows, i64 dim) {
+  return max(kAhead / (dim * size_of(dtype)), (i64)1) * rows.stride;
+}
+REGARD_INLINE void fetch(const char* p, i64 ahead) {
+  __builtin_prefetch((const void*)((std::uintptr_t)p + (std::uintptr_t)ahead), 0, 2);
+}
+
+/// Dot products of R rows with n keys: scores[r * kChunk + j]. What it writes past n is for nobody.
+///
+/// As many sums at a time as a vector has lanes, so that adding across lanes is a transposition's work for all of them.
 template <DType dtype, int R>
 inline void dots(const Lying& keys, i64 n, const float* query, i64 dim, float* scores) {
-  constexpr int kKeys = R < 4 ? 8 / R : 4;  // R x kKeys sums at a time: enough to keep the units busy
-  for (i64 j = 0; j < n; j += kKeys) {
-    F sums[R][kKeys];
-    for (int r = 0; r < R; r++)
-      for (int k = 0; k < kKeys; k++) sums[r][k] = splat(0.0f);
-    const char* at[kKeys];
-    for (int k = 0; k < kKeys; k++) at[k] = keys.data + min(j + k, n - 1) * keys.stride;
-    for (i64 d = 0; d < dim; d += kVector) {
-      F key[kKeys];
+  if constexpr (R > kVector) {
+    for (int r = 0; r < R; r += kVector) dots<dtype, kVector>(keys, n, query + r * dim, dim, scores + r * kChunk);
+  } else {
+    constexpr int kKeys = kVector / R;
+    const i64 ahead = bytes_ahead<dtype>(keys, dim);
+    for (i64 j = 0; j < n; j += kKeys) {
+      F sums[kVector] = {};
+      const char* at[kKeys];
+#pragma GCC unroll 16
+      for (int k = 0; k < kKeys; k++) at[k] = keys.data + min(j + k, n - 1) * keys.stride;
+      for (i64 d = 0; d < dim; d += kVector) {
+        F q[R];
 #pragma GCC unroll 8
-      for (int k = 0; k < kKeys; k++) key[k] = load_vector<dtype>(at[k], d);
+        for (int r = 0; r < R; r++) q[r] = load(query + r * dim + d);
+#pragma GCC unroll 16
+        for (int k = 0; k < kKeys; k++) {
+          const F key = load_vector<dtype>(at[k], d);
+          fetch(at[k] + d * size_of(dtype), ahead);
 #pragma GCC unroll 8
-      for (int r = 0; r < R; r++) {
-        const F q = load(query + r * dim + d);
-#pragma GCC unroll 8
-        for (int k = 0; k < kKeys; k++) sums[r][k] = fma(q, key[k], sums[r][k]);
+          for (int r = 0; r < R; r++) sums[r * kKeys + k] = fma(q[r], key, sums[r * kKeys + k]);
+        }
       }
+      float totals[kVector];
+      store(totals, sums_across(sums));
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r++) __builtin_memcpy(scores + r * kChunk + j, totals + r * kKeys, sizeof(float) * kKeys);
     }
-    for (int r = 0; r < R; r++)
-      for (int k = 0; k < kKeys; k++)
-        if (j + k < n) scores[r * kChunk + j + k] = sum(sums[r][k]);
   }
 }
 
 /// to[r] = the sum of n values, weighted, for R rows; from zero.
+template <DType dtype, int R, int wide>
+REGARD_INLINE void weigh_columns(const Lying& values, i64 n, const float* weights, i64 dim, i64 e, float* to) {
+  const i64 ahead = bytes_ahead<dtype>(values, dim);
+  F sums[R][wide] = {};
+  for (i64 j = 0; j < n; j++) {
+    F value[wide];
+#pragma GCC unroll 8
+    for (int k = 0; k < wide; k++) fetch(values.data + j * values.stride + (e + k * kVector) * size_of(dtype), ahead);
+#pragma GCC unroll 8
+    for (int k = 0; k < wide; k++) value[k] = load_vector<dtype>(values.data + j * values.stride, e + k * kVector);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      const F weight = splat(weights[r * kChunk + j]);
+#pragma GCC unroll 8
+      for (int k = 0; k < wide; k++) sums[r][k] = fma(weight, value[k], sums[r][k]);
+    }
+  }
+  for (int r = 0; r < R; r++)
+    for (int k = 0; k < wide; k++) store(to + r * dim + e + k * kVector, sums[r][k]);
+}
 template <DType dtype, int R>
 inline void weigh(const Lying& values, i64 n, const float* weights, i64 dim, float* to) {
-  constexpr int kWide = R <= 2 ? 4 : 2;  // vectors of the value dim at a time
+  constexpr int kSums = kVector == 16 ? 16 : 8, kWide = R >= kSums ? 1 : min(kSums / R, 8);
   i64 e = 0;
-  for (; e + kWide * kVector <= dim; e += kWide * kVector) {
-    F sums[R][kWide];
-    for (int r = 0; r < R; r++)
-      for (int k = 0; k < kWide; k++) sums[r][k] = splat(0.0f);
-    for (i64 j = 0; j < n; j++) {
-      F value[kWide];
-#pragma GCC unroll 4
-      for (int k = 0; k < kWide; k++) value[k] = load_vector<dtype>(values.data + j * values.stride, e + k * kVector);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; r++) {
-        const F weight = splat(weights[r * kChunk + j]);
-#pragma GCC unroll 4
-        for (int k = 0; k < kWide; k++) sums[r][k] = fma(weight, value[k], sums[r][k]);
-      }
-    }
-    for (int r = 0; r < R; r++)
-      for (int k = 0; k < kWide; k++) store(to + r * dim + e + k * kVector, sums[r][k]);
-  }
-  for (; e < dim; e += kVector)
-    for (int r = 0; r < R; r++) {
-      F one = splat(0.0f);
-      for (i64 j = 0; j < n; j++)
-        one = fma(splat(weights[r * kChunk + j]), load_vector<dtype>(values.data + j * values.stride, e), one);
-      store(to + r * dim + e, one);
-    }
+  for (; e + kWide * kVector <= dim; e += kWide * kVector) weigh_columns<dtype, R, kWide>(values, n, weights, dim, e, to);
+  for (; e < dim; e += kVector) weigh_columns<dtype, R, 1>(values, n, weights, dim, e, to);
 }
 
 template <int R>
@@ -129,22 +143,29 @@ inline void weigh_of(const Lying& values, i64 n, const float* weights, i64 dim, 
   with_dtype(values.dtype, [&](auto type) { weigh<decltype(type)::value, R>(values, n, weights, dim, to); });
 }
 
-/// Which of n columns from `first` row r may attend.
-inline void mark_allowed(const Problem& p, const Few& f, int r, i64 first, i64 n, u8* allowed) {
+/// Which of n columns from `first` row r may attend. Returns whether it is all of them.
+inline bool mark_allowed(const Problem& p, const Few& f, int r, i64 first, i64 n, u8* allowed) {
   const i64 slots = p.intervals.slots;
-  for (i64 j = 0; j < n; j++) allowed[j] = 0;
+  const i32 *starts = f.starts + r * slots, *ends = f.ends + r * slots;
+  for (i64 s = 0; s < slots; s++)
+    if (starts[s] <= first && ends[s] >= first + n && !p.dense) {
+      __builtin_memset(allowed, 1, (std::size_t)n);
+      return true;
+    }
+  __builtin_memset(allowed, 0, (std::size_t)n);
   for (i64 s = 0; s < slots; s++) {
-    const i64 from = max((i64)f.starts[r * slots + s], first), to = min((i64)f.ends[r * slots + s], first + n);
-    for (i64 column = from; column < to; column++) allowed[column - first] = 1;
+    const i64 from = max((i64)starts[s], first), to = min((i64)ends[s], first + n);
+    if (from < to) __builtin_memset(allowed + (from - first), 1, (std::size_t)(to - from));
   }
-  if (!p.dense) return;
+  if (!p.dense) return false;
   const u8* row = p.dense + f.item * p.dense_stride[0] + f.head(p, r) * p.dense_stride[1] +
                   f.query_row(p, r) * p.dense_stride[2];
   for (i64 j = 0; j < n; j++) allowed[j] &= row[(first + j) * p.dense_stride[3]];
+  return false;
 }
 
 /// Raw products to logits for one row, -inf where excluded; `allowed` keeps which pairs take part.
-inline void row_logits(const Problem& p, const Units& units, const Few& f, int r, i64 first, i64 n, float* s,
+inline void row_logits(const Problem& p, const Units& units, const Few& f, int r, i64 first, i64 n, bool all, float* s,
                        u8* allowed) {
   if (units.natural) {
     const float scale = __builtin_fabsf(p.scale);
@@ -170,10 +191,9 @@ inline void row_logits(const Problem& p, const Units& units, const Few& f, int r
       s[j] = bias == -kInfinity ? bias : s[j] + bias;
     }
   }
-  for (i64 j = 0; j < n; j++) {
-    if (!allowed[j]) s[j] = -kInfinity;
-    allowed[j] = s[j] != -kInfinity;
-  }
+  if (!all)
+    for (i64 j = 0; j < n; j++) s[j] = allowed[j] ? s[j] : -kInfinity;
+  for (i64 j = 0; j < n; j++) allowed[j] = s[j] != -kInfinity;
   for (i64 j = n; j < kChunk; j++) s[j] = -kInfinity;
 }
 
@@ -222,8 +242,8 @@ inline void chunk(const Problem& p, const Units& units, Few& f, i64 first, i64 n
   for (int r = 0; r < f.rows; r++) {
     float* s = f.scores + r * kChunk;
     u8* allowed = f.allowed + r * kChunk;
-    mark_allowed(p, f, r, first, n, allowed);
-    row_logits(p, units, f, r, first, n, s, allowed);
+    const bool all = mark_allowed(p, f, r, first, n, allowed);
+    row_logits(p, units, f, r, first, n, all, s, allowed);
     decay[r] = row_absorb(units, s, f.maximum[r], f.sum[r]);
     if (!p.drop_below) continue;
     const RowKeys keys = row_keys(p, f.item, f.head(p, r), query_position(p, f.item, f.query_row(p, r)));

@@ -24,16 +24,27 @@ inline Working take_working(const Problem& p, Arena& arena) {
   return w;
 }
 
+// Steps of a product that are summed at once: a longer dim is summed in pieces, for errors grow with a sum's length.
+constexpr i64 kSteps = 128;
+
 /// Raw products of the columns [first, last) of a tile with a group's queries: to[key][lanes].
 template <class Kind, int W>
 inline void raw_scores(const Problem& p, const Group& g, const Tile& t, i64 first, i64 last, float* to) {
   using Element = typename Kind::Element;
+  const i64 steps = steps_of<Kind>(p.head_dim);
   for (i64 column = first; column < last; column += kRows) {
-    F sums[kRows][W] = {};
     const Element* keys = (const Element*)t.key + (column - t.origin) * t.key_stride;
-    multiply<Kind, W>(keys, t.key_stride, 1, (const Element*)g.query, steps_of<Kind>(p.head_dim), sums);
-    for (int r = 0; r < kRows; r++)
-      for (int w = 0; w < W; w++) store(to + ((column - first + r) * W + w) * kVector, sums[r][w]);
+    float* at = to + (column - first) * W * kVector;
+    for (i64 step = 0; step < steps; step += kSteps) {
+      F sums[kRows][W] = {};
+      const Element* query = (const Element*)g.query + step * W * kVector;
+      multiply<Kind, W>(keys + step, t.key_stride, 1, query, min(kSteps, steps - step), sums);
+      for (int r = 0; r < kRows; r++)
+        for (int w = 0; w < W; w++) {
+          float* score = at + (r * W + w) * kVector;
+          store(score, step ? load(score) + sums[r][w] : sums[r][w]);
+        }
+    }
   }
 }
 

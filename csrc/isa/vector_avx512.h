@@ -73,4 +73,19 @@ REGARD_INLINE void transpose(const float* from, i64 from_stride, float* to, i64 
   }
 }
 
+/// Lane i of the result is the sum of all lanes of v[i].
+REGARD_INLINE F sums_across(const F (&v)[16]) {
+  F a[8], b[4], c[2];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++)
+    a[i] = _mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]) + _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++)
+    b[i] = _mm512_shuffle_ps(a[2 * i], a[2 * i + 1], 0x44) + _mm512_shuffle_ps(a[2 * i], a[2 * i + 1], 0xee);
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; i++)
+    c[i] = _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88) + _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd);
+  return _mm512_shuffle_f32x4(c[0], c[1], 0x88) + _mm512_shuffle_f32x4(c[0], c[1], 0xdd);
+}
+
 }  // namespace

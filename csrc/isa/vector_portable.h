@@ -44,4 +44,15 @@ REGARD_INLINE void transpose(const float* from, i64 from_stride, float* to, i64 
     for (int j = 0; j < 4; j++) to[j * to_stride + i] = from[i * from_stride + j];
 }
 
+/// Lane i of the result is the sum of all lanes of v[i].
+REGARD_INLINE F sums_across(const F (&v)[kVector]) {
+  float rows[kVector * kVector], turned[kVector * kVector];
+  for (int i = 0; i < kVector; i++) store(rows + i * kVector, v[i]);
+  transpose(rows, kVector, turned, kVector);
+  for (int width = kVector / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; i++)
+      store(turned + i * kVector, load(turned + i * kVector) + load(turned + (i + width) * kVector));
+  return load(turned);
+}
+
 }  // namespace
