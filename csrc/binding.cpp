@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "binding_attend.h"
+#include "binding_backward.h"
 #include "binding_problem.h"
 #include "binding_run.h"
 #include "binding_tensor.h"
@@ -22,10 +23,11 @@ namespace regard {
 namespace {
 
 /// What is read of torch. The references are kept for good: modules of C++ are never unloaded.
-void know_torch(nb::handle tensor, nb::handle parameter, nb::tuple dtypes) {
+void know_torch(nb::handle tensor, nb::handle parameter, nb::tuple dtypes, nb::handle empty_like) {
   if (dtypes.size() != 5) throw nb::value_error("five dtypes are needed");
   torch().tensor = nb::borrow(tensor).release().ptr();
   torch().parameter = nb::borrow(parameter).release().ptr();
+  torch().empty_like = nb::borrow(empty_like).release().ptr();
   for (int kind = 0; kind < 5; ++kind) torch().dtypes[kind] = nb::borrow(dtypes[kind]).release().ptr();
 }
 
@@ -60,7 +62,8 @@ NB_MODULE(_native, m) {
         "threads"_a);
   m.def("attend", attend, "query"_a, "key"_a, "value"_a, "before"_a.none(), "after"_a.none(), "offset"_a.none(),
         "scale"_a.none(), "threads"_a);
-  m.def("know_torch", know_torch, "tensor"_a, "parameter"_a, "dtypes"_a);
+  bind_backward(m);
+  m.def("know_torch", know_torch, "tensor"_a, "parameter"_a, "dtypes"_a, "empty_like"_a);
   m.def("use_exchange", [](nb::handle capsule) { return use_exchange(capsule.ptr()); }, "capsule"_a.none());
   m.def("isa", isa);
   m.def("runnable_isas", runnable_isas);

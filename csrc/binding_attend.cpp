@@ -53,19 +53,33 @@ bool is_negated(nb::handle tensor) {
   return nb::steal(answer).is(nb::handle(Py_True));
 }
 
-/// A new tensor like the query but for its last dimension.
-nb::object new_output(nb::handle query, const View& shape, std::int64_t value_dim) {
-  nb::object sizes = nb::steal(PyTuple_New(shape.ndim));
-  if (!sizes.is_valid()) throw nb::python_error();
-  for (int d = 0; d < shape.ndim; ++d) {
-    PyObject* const size = PyLong_FromLongLong(d + 1 < shape.ndim ? shape.shape[d] : value_dim);
-    if (size == nullptr) throw nb::python_error();
-    PyTuple_SET_ITEM(sizes.ptr(), d, size);
+bool is_contiguous(const View& view) {
+  std::int64_t stride = 1;
+  for (int d = view.ndim - 1; d >= 0; --d) {
+    if (view.shape[d] != 1 && view.stride[d] != stride) return false;
+    stride *= view.shape[d];
   }
-  static PyObject* const name = PyUnicode_InternFromString("new_empty");
-  PyObject* arguments[] = {nullptr, query.ptr(), sizes.ptr()};  // the first is room that the callee may use
-  PyObject* const made =
-      PyObject_VectorcallMethod(name, arguments + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  return true;
+}
+
+/// A new, contiguous tensor like the query but for its last dimension.
+nb::object new_output(nb::handle query, const View& view, std::int64_t value_dim) {
+  PyObject* made;
+  PyObject* arguments[] = {nullptr, query.ptr(), nullptr};  // the first is room that the callee may use
+  if (value_dim == view.shape[view.ndim - 1] && is_contiguous(view)) {  // the most common case, and the quickest
+    made = PyObject_Vectorcall(torch().empty_like, arguments + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  } else {
+    const nb::object sizes = nb::steal(PyTuple_New(view.ndim));
+    if (!sizes.is_valid()) throw nb::python_error();
+    for (int d = 0; d < view.ndim; ++d) {
+      PyObject* const size = PyLong_FromLongLong(d + 1 < view.ndim ? view.shape[d] : value_dim);
+      if (size == nullptr) throw nb::python_error();
+      PyTuple_SET_ITEM(sizes.ptr(), d, size);
+    }
+    static PyObject* const name = PyUnicode_InternFromString("new_empty");
+    arguments[2] = sizes.ptr();
+    made = PyObject_VectorcallMethod(name, arguments + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  }
   if (made == nullptr) throw nb::python_error();
   return nb::steal(made);
 }

@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <unistd.h>
+
 #include <string>
 
 #include "forward.h"
@@ -25,20 +27,39 @@ double work_of(const Problem& p) {
   return pairs * static_cast<double>(p.head_dim + p.value_dim);
 }
 
+/// Takes the GIL back. A daemon thread whose interpreter is ending never gets it: Python would end the thread there,
+/// through frames of C++ that do not let it, and take the whole process down. Such a thread waits for the end instead.
+void take_gil(PyThreadState* state) {
+#if PY_VERSION_HEX >= 0x030d0000
+  const bool ending = Py_IsFinalizing() != 0;
+#else
+  const bool ending = _Py_IsFinalizing() != 0;
+#endif
+  while (ending) pause();
+  PyEval_RestoreThread(state);
+}
+
 /// The GIL, given away for as long as this lives; taken back for a moment to ask after signals.
 class Released {
  public:
   Released() : state_(PyEval_SaveThread()) {}
-  ~Released() { PyEval_RestoreThread(state_); }
+  ~Released() { take_gil(state_); }
   Released(const Released&) = delete;
   Released& operator=(const Released&) = delete;
 
   static bool poll(void* context) {
     auto& self = *static_cast<Released*>(context);
     if (!self.hears_signals_) return false;
-    PyEval_RestoreThread(self.state_);
-    self.hears_signals_ = on_main_thread();
-    const bool stop = PyErr_CheckSignals() != 0;  // the exception stays with this thread's state
+    take_gil(self.state_);
+    bool stop = PyErr_CheckSignals() != 0;  // the exception stays with this thread's state
+    // To ask which thread this is runs Python code, and with it, perhaps, a signal's handler: what that raises must not
+    // unwind kernels at work.
+    try {
+      if (!stop) self.hears_signals_ = on_main_thread();
+    } catch (nb::python_error& error) {
+      error.restore();
+      stop = true;
+    }
     self.state_ = PyEval_SaveThread();
     return stop;
   }
@@ -54,6 +75,24 @@ class Released {
   bool hears_signals_ = true;
 };
 
+template <class Call>
+void run_as(double work, int threads, const Call& call) {
+  const Kernels& kernels = kernels_or_raise();
+  const int useful = 1 + static_cast<int>(work / kWorthAThread < 1e6 ? work / kWorthAThread : 1e6);
+  threads = threads < useful ? threads : useful;
+  if (work < kKeepsGil) {
+    call(kernels, threads);
+    return;
+  }
+  bool completed;
+  {
+    Released released;
+    const PollScope scope(Released::poll, &released);
+    completed = call(kernels, threads);
+  }
+  if (!completed) throw nb::python_error();
+}
+
 }  // namespace
 
 const Kernels& kernels_or_raise() {
@@ -67,21 +106,13 @@ const Kernels& kernels_or_raise() {
 }
 
 void run(const Problem& problem, const Forward& forward, int threads) {
-  const Kernels& kernels = kernels_or_raise();
-  const double work = work_of(problem);
-  const int useful = 1 + static_cast<int>(work / kWorthAThread < 1e6 ? work / kWorthAThread : 1e6);
-  threads = threads < useful ? threads : useful;
-  if (work < kKeepsGil) {
-    run_forward(kernels, problem, forward, threads);
-    return;
-  }
-  bool completed;
-  {
-    Released released;
-    const PollScope scope(Released::poll, &released);
-    completed = run_forward(kernels, problem, forward, threads);
-  }
-  if (!completed) throw nb::python_error();
+  run_as(work_of(problem), threads, [&](const Kernels& kernels, int useful) {
+    return run_forward(kernels, problem, forward, useful);
+  });
+}
+
+void run_released(double work, int threads, const std::function<bool(const Kernels&, int)>& call) {
+  run_as(work, threads, call);
 }
 
 }  // namespace regard

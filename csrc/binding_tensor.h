@@ -27,11 +27,12 @@ struct View {
   bool on_cpu = false;
 };
 
-/// What is known of torch: its tensor types, its dtypes, and its DLPack table if it offers one. Set once, from Python.
+/// What is known of torch: types, dtypes, a function, and its DLPack table if it offers one. Set once, from Python.
 struct Torch {
   PyObject* tensor = nullptr;     // torch.Tensor
   PyObject* parameter = nullptr;  // torch.nn.Parameter
   PyObject* dtypes[5] = {};       // in the order of Kind
+  PyObject* empty_like = nullptr;
   int (*read)(void* py_object, dlpack::Tensor* out) = nullptr;
 };
 

@@ -25,6 +25,9 @@ struct Partial {
   float* output;       // [rows, value_dim]
 };
 
+struct BackwardTask;
+struct BackwardWork;
+
 struct Kernels {
   const char* name;
   std::int64_t group_rows;  // rows that are worked on together: blocks begin at multiples of it
@@ -39,6 +42,13 @@ struct Kernels {
   /// Join the partial results of all the splits of some rows, in order: `splits` partials of `rows` rows each.
   void (*merge)(const Problem&, const Forward&, const Block&, const Partial* partials, std::int64_t splits,
                 void* scratch);  // scratch: value_dim floats
+
+  /// What the backward pass knows of some groups of rows of a key head before it starts.
+  void (*prepare_backward)(const Problem&, const BackwardWork&, std::int64_t item, std::int64_t key_head,
+                           std::int64_t first_group, std::int64_t last_group, void* scratch);
+  std::size_t (*prepare_backward_scratch)(const Problem&);
+  void (*backward)(const Problem&, const BackwardWork&, const BackwardTask&, void* scratch);
+  std::size_t (*backward_scratch)(const Problem&, const BackwardWork&);
 };
 
 /// The most rows that `forward_few` takes.

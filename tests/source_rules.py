@@ -17,7 +17,7 @@ STAGES = (
     {"autocast"},
     {"scores", "ranking", "reference", "online_softmax", "statistics"},
     {"engines"},
-    {"attention", "torch_drop_in", "weights", "asking", "weights_html"},
+    {"attention", "torch_drop_in", "weights", "asking", "weights_html", "opaque", "short_way"},
     {"nn", "recording"},
     {"models", "answers", "checks", "distributed"},
     {"viewer"},

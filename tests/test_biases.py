@@ -7,7 +7,15 @@ import torch
 
 import regard
 from regard import biases, masks
-from regard.testing import ENGINES, assert_same_bits, make_inputs, textbook_attention
+from regard.testing import (
+    ENGINES,
+    assert_agrees,
+    assert_same_bits,
+    assert_within_budget,
+    make_inputs,
+    textbook_attention,
+    widest_dtype,
+)
 
 STARTS = [(None, 0), (0, 0), (11, 0), (-4, 0), (6, 3), (None, 50)]
 
@@ -22,13 +30,13 @@ def distances(n_queries: int, n_keys: int, query_start: int | None, key_start: i
 
 
 def check(bias, written: torch.Tensor, engine: str, query_start=None, key_start: int = 0) -> None:
-    inputs = make_inputs(5, 9, dtype=torch.float64)
+    inputs = make_inputs(5, 9, dtype=widest_dtype(engine))
     where = {"query_start": query_start, "key_start": key_start}
     out, w = regard.attention(*inputs, bias=bias, return_weights=True, engine=engine, **where)
-    exact = textbook_attention(*inputs, bias=written)
-    torch.testing.assert_close(out, exact.output)
-    torch.testing.assert_close(w.to_dense(), exact.weights)
-    torch.testing.assert_close(w.logits(...), exact.logits)
+    exact = textbook_attention(*(t.double() for t in inputs), bias=written)
+    assert_agrees(out, exact.output, what="output")
+    assert_agrees(w.to_dense(), exact.weights, what="weights")
+    assert_agrees(w.logits(...), exact.logits, what="logits")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -71,22 +79,23 @@ def test_relative_table(reach: int, query_start, key_start, engine) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("shape", [(5, 9), (1, 1, 5, 9), (2, 1, 5, 9), (1, 4, 5, 9), (2, 4, 5, 9)])
 def test_dense(shape: tuple[int, ...], engine: str) -> None:
-    written = torch.randn(shape, dtype=torch.float64)
+    written = torch.randn(shape, dtype=widest_dtype(engine)).double()
     check(biases.dense(written), written, engine)
     check(written, written, engine)
     strided = written.mT.contiguous().mT
     check(biases.dense(strided), written, engine)
 
 
-def test_positions_per_batch_item() -> None:
-    slopes = torch.tensor([0.5, 0.1, 0.0, 2.0], dtype=torch.float64)
-    table = torch.randn(4, 7, dtype=torch.float64)
-    inputs = make_inputs(5, 9, dtype=torch.float64)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_positions_per_batch_item(engine: str) -> None:
+    dtype = widest_dtype(engine)
+    slopes = torch.tensor([0.5, 0.1, 0.0, 2.0], dtype=dtype)
+    table = torch.randn(4, 7, dtype=dtype)
+    inputs = make_inputs(5, 9, dtype=dtype)
     query_start, key_start = torch.tensor([4, 20]), torch.tensor([0, 12])
     for bias in (biases.alibi(slopes), biases.relative(table)):
-        out = regard.attention(
-            *inputs, masks.causal(), bias=bias, query_start=query_start, key_start=key_start
-        )
+        where = {"query_start": query_start, "key_start": key_start}
+        out = regard.attention(*inputs, masks.causal(), bias=bias, engine=engine, **where)
         for item in range(2):
             alone = regard.attention(
                 *(t[item : item + 1] for t in inputs),
@@ -94,16 +103,17 @@ def test_positions_per_batch_item() -> None:
                 bias=bias,
                 query_start=int(query_start[item]),
                 key_start=int(key_start[item]),
+                engine=engine,
             )
             torch.testing.assert_close(out[item : item + 1], alone)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_bias_of_minus_infinity_excludes_as_a_mask_does(engine: str) -> None:
-    inputs = make_inputs(5, 9, dtype=torch.float64)
+    inputs = make_inputs(5, 9, dtype=widest_dtype(engine))
     allowed = torch.rand(5, 9) < 0.5
     allowed[3] = False
-    bias = torch.zeros(5, 9, dtype=torch.float64).masked_fill(~allowed, -math.inf)
+    bias = torch.zeros(5, 9, dtype=widest_dtype(engine)).masked_fill(~allowed, -math.inf)
     out, w = regard.attention(*inputs, bias=bias, return_weights=True, engine=engine)
     masked, w_masked = regard.attention(*inputs, allowed, return_weights=True, engine=engine)
     torch.testing.assert_close(out, masked)
@@ -116,9 +126,9 @@ def test_a_bias_of_minus_infinity_excludes_as_a_mask_does(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_minus_infinity_excludes_whatever_the_key_holds_and_from_counts_too(engine: str) -> None:
-    inputs = make_inputs(5, 9, dtype=torch.float64)
+    inputs = make_inputs(5, 9, dtype=widest_dtype(engine))
     allowed = masks.causal().to_dense(5, 9) & (torch.arange(9) != 6)
-    bias = torch.zeros(5, 9, dtype=torch.float64).masked_fill(~allowed, -math.inf)
+    bias = torch.zeros(5, 9, dtype=widest_dtype(engine)).masked_fill(~allowed, -math.inf)
     plain, w = regard.attention(*inputs, bias=bias, return_weights=True, engine=engine)
     _, masked = regard.attention(*inputs, allowed, return_weights=True, engine=engine)
     torch.testing.assert_close(w.received(mean=True), masked.received(mean=True))
@@ -128,14 +138,56 @@ def test_minus_infinity_excludes_whatever_the_key_holds_and_from_counts_too(engi
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_minus_infinity_has_finite_gradients(engine: str) -> None:
-    inputs = make_inputs(5, 9, dtype=torch.float64, requires_grad=True)
-    bias = torch.zeros(5, 9, dtype=torch.float64)
+    inputs = make_inputs(5, 9, dtype=widest_dtype(engine), requires_grad=True)
+    bias = torch.zeros(5, 9, dtype=widest_dtype(engine))
     bias[:, 4:], bias[3] = -math.inf, -math.inf
     allowed = bias == 0
     ours = torch.autograd.grad(regard.attention(*inputs, bias=bias, engine=engine).square().sum(), inputs)
-    true = torch.autograd.grad(textbook_attention(*inputs, allowed).output.square().sum(), inputs)
+    wide = [t.detach().double().requires_grad_() for t in inputs]
+    true = torch.autograd.grad(textbook_attention(*wide, allowed).output.square().sum(), wide)
     for our, expected in zip(ours, true, strict=True):
-        torch.testing.assert_close(our, expected)
+        assert_agrees(our, expected)
+
+
+# Long enough for several tiles, and a few rows over several pieces of the keys.
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(2, 700), (97, 300)])
+@pytest.mark.parametrize("kind", ["alibi", "relative", "dense", "dense per head", "dense in columns"])
+def test_budget(kind: str, n_queries: int, n_keys: int, dtype: torch.dtype, engine: str) -> None:
+    inputs = make_inputs(n_queries, n_keys, head_dim=16, dtype=dtype)
+    away = distances(n_queries, n_keys, None, 0)
+    if kind == "alibi":
+        slopes = torch.tensor([0.5, 0.1, 0.0, 0.01])
+        bias, written = biases.alibi(slopes), -slopes[:, None, None] * away.abs().float()
+    elif kind == "relative":
+        table = torch.randn(4, 201)
+        bias, written = biases.relative(table), table[:, away.long().clamp(-100, 100) + 100]
+    else:
+        lead = (2, 4) if kind == "dense per head" else ()
+        written = torch.randn(*lead, n_queries, n_keys).to(dtype)
+        written = written.mT.contiguous().mT if kind == "dense in columns" else written
+        bias = biases.dense(written)
+    mask = masks.causal() & masks.padding([n_keys, n_keys - 70])
+    allowed = mask.to_dense(n_queries, n_keys)
+    out, w = regard.attention(*inputs, mask, bias=bias, engine=engine, return_weights=True)
+    exact = textbook_attention(*(t.double() for t in inputs), allowed, bias=written.double())
+    assert_within_budget(out, exact.output, textbook_attention(*inputs, allowed, bias=written).output)
+    as_kept = textbook_attention(*(t.float() for t in inputs), allowed, bias=written)
+    assert_within_budget(w.logsumexp, exact.logsumexp, as_kept.logsumexp, what="logsumexp")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_positions_beyond_what_float32_counts(engine: str) -> None:
+    """At position 2^27 neighbours are one number in float32: distances are taken between whole numbers."""
+    inputs = make_inputs(5, 9)
+    table = torch.randn(4, 7)
+    for bias in (biases.alibi(4), biases.relative(table)):
+        near = regard.attention(*inputs, masks.sliding_window(6), bias=bias, engine=engine)
+        far = regard.attention(
+            *inputs, masks.sliding_window(6), bias=bias, key_start=2**27 + 1, engine=engine
+        )
+        assert_same_bits(far, near)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The same bits for any threads, any batch around an item, every repeat; shared and interrupted safely."""
 
+import math
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -8,30 +9,51 @@ import pytest
 import torch
 
 import regard
+from engine_cases import everywhere, in_tiles, in_tiles_and_low_precision
 from regard import biases, masks
-from regard.testing import ENGINES, Inputs, assert_same_bits, make_inputs
+from regard.testing import Inputs, assert_same_bits, make_inputs
 
-everywhere = pytest.mark.parametrize("engine", ENGINES)
-# The reference multiplies whole matrices as torch does, in an order that follows the number of threads.
-in_a_fixed_order = pytest.mark.parametrize("engine", [name for name in ENGINES if name != "reference"])
-
-PROBLEMS = {
-    "plain": {},
-    "causal": {"mask": masks.causal()},
-    "streaming, alibi, dropout": {
-        "mask": masks.streaming(4, 50),
-        "bias": biases.alibi(4),
-        "dropout_p": 0.2,
-        "seed": 9,
-    },
-    "dense": {"mask": masks.dense(torch.rand(130, 300, generator=torch.Generator().manual_seed(1)) < 0.5)},
-}
+# One row and few, whose keys are taken in pieces; some rows, whose pieces are longer; many.
+SHAPES = [(1, 700), (3, 1100), (40, 2100), (130, 300)]
 
 
-def everything(inputs: Inputs, engine: str, **problem) -> dict[str, torch.Tensor]:
+def problem(name: str, n_queries: int = 130, n_keys: int = 300) -> dict:
+    """The arguments of a call besides its tensors."""
+    return {
+        "plain": dict,
+        "causal": lambda: {"mask": masks.causal()},
+        "streaming, alibi, dropout": lambda: {
+            "mask": masks.streaming(4, 50),
+            "bias": biases.alibi(4),
+            "dropout_p": 0.2,
+            "seed": 9,
+        },
+        "dense": lambda: {
+            "mask": masks.dense(
+                torch.rand(n_queries, n_keys, generator=torch.Generator().manual_seed(1)) < 0.5
+            )
+        },
+        "per head and item, sinks, softcap": lambda: {
+            "mask": masks.sliding_window(torch.tensor([3, 90, 400, 5000])) & masks.padding([n_keys - 9]),
+            "sink_logits": torch.tensor([0.0, 1.0, -3.0, 8.0]),
+            "softcap": 5.0,
+        },
+    }[name]()
+
+
+PROBLEMS = ("plain", "causal", "streaming, alibi, dropout", "dense", "per head and item, sinks, softcap")
+
+
+def forward(inputs: Inputs, engine: str, **kinds) -> dict[str, torch.Tensor]:
+    """Output and logsumexp of one call."""
+    out, w = regard.attention(*inputs, **kinds, return_weights=True, engine=engine)
+    return {"out": out, "logsumexp": w.logsumexp}
+
+
+def everything(inputs: Inputs, engine: str, **kinds) -> dict[str, torch.Tensor]:
     """Output, gradients and answers of one call."""
     tensors = [t.detach().clone().requires_grad_() for t in inputs]
-    out, w = regard.attention(*tensors, **problem, return_weights=True, engine=engine)
+    out, w = regard.attention(*tensors, **kinds, return_weights=True, engine=engine)
     gradients = torch.autograd.grad(out.square().sum(), tensors)
     answers = w.statistics("entropy", "received", "distance", "diagonals", pooled=(9, 9), mass=slice(0, 4))
     named = dict(zip(("query", "key", "value"), gradients, strict=True))
@@ -40,7 +62,7 @@ def everything(inputs: Inputs, engine: str, **problem) -> dict[str, torch.Tensor
         "logsumexp": w.logsumexp.detach(),
         **named,
         **answers,
-        "rows": w[..., 3:9, :],
+        "rows": w[..., -6:, :],
         "transposed": w.mT @ inputs.query,
     }
 
@@ -58,18 +80,30 @@ def threads():
     torch.set_num_threads(before)
 
 
-@in_a_fixed_order
+@in_tiles
+@pytest.mark.parametrize("shape", [(3, 300), (130, 300)], ids=str)
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_threads(name: str, engine: str, threads) -> None:
-    inputs = make_inputs(130, 300, head_dim=32)
+def test_threads(name: str, shape: tuple[int, int], engine: str, threads) -> None:
+    inputs, kinds = make_inputs(*shape, head_dim=32), problem(name, *shape)
     threads(1)
-    alone = everything(inputs, engine, **PROBLEMS[name])
-    for count in (2, 3):
+    alone = everything(inputs, engine, **kinds)
+    threads(3)
+    assert_all_same(everything(inputs, engine, **kinds), alone)
+
+
+@in_tiles_and_low_precision
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_threads_forward(name: str, shape: tuple[int, int], dtype: torch.dtype, engine: str, threads) -> None:
+    inputs, kinds = make_inputs(*shape, head_dim=80, value_dim=17, dtype=dtype), problem(name, *shape)
+    threads(1)
+    alone = forward(inputs, engine, **kinds)
+    for count in (2, 7):
         threads(count)
-        assert_all_same(everything(inputs, engine, **PROBLEMS[name]), alone)
+        assert_all_same(forward(inputs, engine, **kinds), alone)
 
 
-@in_a_fixed_order
+@in_tiles
 def test_threads_at_a_size_that_is_worth_several(engine: str, threads) -> None:
     inputs = make_inputs(300, 700, batch=(1,), head_dim=64)
     threads(1)
@@ -82,18 +116,33 @@ def test_threads_at_a_size_that_is_worth_several(engine: str, threads) -> None:
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_repeats(name: str, engine: str) -> None:
     inputs = make_inputs(130, 300)
-    first = everything(inputs, engine, **PROBLEMS[name])
+    first = everything(inputs, engine, **problem(name))
     for _ in range(3):
         junk = torch.full((1_000_000,), float("nan"))  # memory that is handed out again is not clean
         del junk
-        assert_all_same(everything(inputs, engine, **PROBLEMS[name]), first)
+        assert_all_same(everything(inputs, engine, **problem(name)), first)
 
 
-@in_a_fixed_order
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 300), (7, 65), (130, 300)])
-def test_the_batch_around_an_item(n_queries: int, n_keys: int, dtype: torch.dtype, engine: str) -> None:
-    many = make_inputs(n_queries, n_keys, batch=(5,), dtype=dtype)
+@in_tiles_and_low_precision
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("poison", [math.nan, math.inf, 1e4])
+def test_nothing_is_left_of_the_call_before(poison: float, shape, dtype: torch.dtype, engine: str) -> None:
+    """Scratch is kept between calls and never cleared: what one call leaves there is not for the next."""
+    ask = everything if shape == (130, 300) and dtype == torch.float32 else forward
+    clean = make_inputs(*shape, head_dim=20, value_dim=12, dtype=dtype)
+    first = ask(clean, engine, mask=masks.streaming(4, 50))
+    for wider in (0, 60):
+        foul = make_inputs(*shape, head_dim=20 + wider, value_dim=12 + wider, dtype=dtype)
+        for tensor in foul:
+            tensor.fill_(poison)
+        ask(foul, engine, mask=masks.causal(), dropout_p=0.5, seed=1)
+        assert_all_same(ask(clean, engine, mask=masks.streaming(4, 50)), first)
+
+
+@in_tiles
+@pytest.mark.parametrize("shape", [(1, 300), (7, 65), (130, 300)], ids=str)
+def test_the_batch_around_an_item(shape: tuple[int, int], engine: str) -> None:
+    many = make_inputs(*shape, batch=(5,))
     together = everything(many, engine, mask=masks.causal())
     for item in (0, 3):
         single = Inputs(*(t[item : item + 1] for t in many))
@@ -101,7 +150,20 @@ def test_the_batch_around_an_item(n_queries: int, n_keys: int, dtype: torch.dtyp
         assert_all_same(alone, {name: answer[item : item + 1] for name, answer in together.items()})
 
 
-@in_a_fixed_order
+@in_tiles_and_low_precision
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_batch_around_an_item_forward(shape, dtype: torch.dtype, engine: str, threads) -> None:
+    """On several threads too: how many rows a task takes may follow the number of tasks and threads."""
+    many = make_inputs(*shape, batch=(5,), head_dim=32, dtype=dtype)
+    threads(2)
+    together = forward(many, engine, mask=masks.causal())
+    for item, count in ((0, 1), (3, 2)):
+        threads(count)
+        alone = forward(Inputs(*(t[item : item + 1] for t in many)), engine, mask=masks.causal())
+        assert_all_same(alone, {name: answer[item : item + 1] for name, answer in together.items()})
+
+
+@in_tiles
 def test_the_batch_around_an_item_when_others_are_shorter(engine: str) -> None:
     many = make_inputs(130, 300, batch=(3,))
     together = everything(many, engine, mask=masks.padding([300, 0, 17]))
@@ -110,20 +172,21 @@ def test_the_batch_around_an_item_when_others_are_shorter(engine: str) -> None:
         assert_all_same(alone, {name: answer[item : item + 1] for name, answer in together.items()})
 
 
-@in_a_fixed_order
+@in_tiles
 def test_several_python_threads_at_once(engine: str) -> None:
     inputs = make_inputs(130, 300)
-    expected = {name: everything(inputs, engine, **problem) for name, problem in PROBLEMS.items()}
+    expected = {name: everything(inputs, engine, **problem(name)) for name in PROBLEMS}
     jobs = list(PROBLEMS) * 4
     with ThreadPoolExecutor(6) as pool:
         for name, answers in zip(
-            jobs, pool.map(lambda job: everything(inputs, engine, **PROBLEMS[job]), jobs), strict=True
+            jobs, pool.map(lambda job: everything(inputs, engine, **problem(job)), jobs), strict=True
         ):
             assert_all_same(answers, expected[name])
 
 
-def test_one_set_of_weights_asked_from_several_threads() -> None:
-    _, w = regard.attention(*make_inputs(130, 300), masks.causal(), return_weights=True)
+@everywhere
+def test_one_set_of_weights_asked_from_several_threads(engine: str) -> None:
+    _, w = regard.attention(*make_inputs(130, 300), masks.causal(), return_weights=True, engine=engine)
     expected = w.entropy(), w.received()
     with ThreadPoolExecutor(6) as pool:
         for entropy, received in pool.map(lambda _: (w.entropy(), w.received()), range(12)):

@@ -6,10 +6,18 @@ import pytest
 import torch
 
 import regard
+from engine_cases import everywhere
 from regard import masks
-from regard.testing import ENGINES, assert_same_bits, make_inputs, textbook_attention
+from regard.testing import (
+    ENGINES,
+    assert_agrees,
+    assert_same_bits,
+    assert_within_budget,
+    make_inputs,
+    textbook_attention,
+    widest_dtype,
+)
 
-everywhere = pytest.mark.parametrize("engine", ENGINES)
 N, M = 40, 60
 
 
@@ -95,28 +103,43 @@ def test_a_higher_probability_drops_more() -> None:
 
 @everywhere
 def test_what_is_kept_is_divided_by_the_share_kept(engine: str) -> None:
-    inputs = make_inputs(N, M, dtype=torch.float64)
-    keep = decisions(engine=engine, p=0.3).double() / 0.7
+    inputs = make_inputs(N, M, dtype=widest_dtype(engine))
+    keep = decisions(engine="reference", p=0.3).double() / 0.7
     out = regard.attention(*inputs, masks.causal(), dropout_p=0.3, seed=7, engine=engine)
-    exact = textbook_attention(*inputs, masks.causal().to_dense(N, M), keep=keep)
-    torch.testing.assert_close(out, exact.output)
+    exact = textbook_attention(*(t.double() for t in inputs), masks.causal().to_dense(N, M), keep=keep)
+    assert_agrees(out, exact.output)
+
+
+@everywhere
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 600), (70, 300)])
+def test_budget(n_queries: int, n_keys: int, dtype: torch.dtype, engine: str) -> None:
+    inputs = make_inputs(n_queries, n_keys, head_dim=16, dtype=dtype)
+    keep = decisions(n_queries, n_keys, engine="reference", p=0.3).float() / 0.7
+    out = regard.attention(*inputs, masks.causal(), dropout_p=0.3, seed=7, engine=engine)
+    allowed = masks.causal().to_dense(n_queries, n_keys)
+    exact = textbook_attention(*(t.double() for t in inputs), allowed, keep=keep.double())
+    assert_within_budget(out, exact.output, textbook_attention(*inputs, allowed, keep=keep.to(dtype)).output)
 
 
 @everywhere
 def test_gradients_drop_the_same_weights(engine: str) -> None:
-    inputs = make_inputs(N, M, dtype=torch.float64, requires_grad=True)
-    keep = decisions(engine=engine, p=0.3).double() / 0.7
-    sink_logits = torch.randn(4, dtype=torch.float64, requires_grad=True)
-    wanted = (*inputs, sink_logits)
+    dtype = widest_dtype(engine)
+    inputs = make_inputs(N, M, dtype=dtype, requires_grad=True)
+    sink_logits = torch.randn(4, dtype=dtype, requires_grad=True)
+    given = (*inputs, sink_logits)
+    wide = [t.detach().double().requires_grad_() for t in given]
     out = regard.attention(
         *inputs, masks.causal(), dropout_p=0.3, seed=7, sink_logits=sink_logits, engine=engine
     )
+    keep = decisions(engine="reference", p=0.3).double() / 0.7
     allowed = masks.causal().to_dense(N, M)
-    exact = textbook_attention(*inputs, allowed, keep=keep, sink_logits=sink_logits).output
-    direction = torch.randn(out.shape, dtype=torch.float64)
-    ours, true = (torch.autograd.grad(each, wanted, direction) for each in (out, exact))
+    exact = textbook_attention(*wide[:3], allowed, keep=keep, sink_logits=wide[3]).output
+    direction = torch.randn(out.shape, dtype=dtype)
+    ours = torch.autograd.grad(out, given, direction)
+    true = torch.autograd.grad(exact, wide, direction.double())
     for our, expected in zip(ours, true, strict=True):
-        torch.testing.assert_close(our, expected)
+        assert_agrees(our, expected)
 
 
 @everywhere

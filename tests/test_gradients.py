@@ -7,14 +7,16 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import regard
+from engine_cases import everywhere, in_double
 from regard import biases, masks
 from regard.testing import (
-    ENGINES,
     Inputs,
+    assert_agrees,
     assert_same_bits,
     assert_within_budget,
     make_inputs,
     textbook_attention,
+    widest_dtype,
 )
 
 # Along a random direction instead of along every axis: as sharp, and a tenth of the time.
@@ -34,13 +36,13 @@ def leaves(dtype=torch.float64, n_queries=4, n_keys=6, **kinds) -> Inputs:
     return make_inputs(n_queries, n_keys, head_dim=2, value_dim=3, dtype=dtype, requires_grad=True, **kinds)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@in_double
 @pytest.mark.parametrize("name", MASKS)
 def test_finite_differences(name: str, engine: str) -> None:
     assert gradcheck(lambda *t: regard.attention(*t, MASKS[name], engine=engine), (*leaves(),))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@in_double
 def test_finite_differences_through_softcap_and_sinks(engine: str) -> None:
     sinks = torch.randn(4, dtype=torch.float64, requires_grad=True)
 
@@ -50,7 +52,7 @@ def test_finite_differences_through_softcap_and_sinks(engine: str) -> None:
     assert gradcheck(call, (*leaves(), sinks))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@in_double
 @pytest.mark.parametrize("shape", [(4, 6), (2, 1, 4, 6), (1, 4, 4, 6), (2, 4, 4, 6)])
 def test_finite_differences_through_a_dense_bias(shape: tuple[int, ...], engine: str) -> None:
     bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -61,7 +63,7 @@ def test_finite_differences_through_a_dense_bias(shape: tuple[int, ...], engine:
     assert gradcheck(call, (*leaves(), bias))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@in_double
 def test_finite_differences_through_a_relative_table(engine: str) -> None:
     table = torch.randn(4, 7, dtype=torch.float64, requires_grad=True)
     assert gradcheck(
@@ -70,7 +72,7 @@ def test_finite_differences_through_a_relative_table(engine: str) -> None:
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@in_double
 def test_finite_differences_through_alibi_slopes(engine: str) -> None:
     slopes = torch.rand(4, dtype=torch.float64, requires_grad=True)
     assert gradcheck(
@@ -79,7 +81,7 @@ def test_finite_differences_through_alibi_slopes(engine: str) -> None:
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@in_double
 @pytest.mark.parametrize("name", MASKS)
 def test_finite_differences_through_output_and_logsumexp(name: str, engine: str) -> None:
     def call(*tensors):
@@ -89,14 +91,14 @@ def test_finite_differences_through_output_and_logsumexp(name: str, engine: str)
     assert gradcheck(call, (*leaves(),))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@in_double
 def test_finite_differences_with_dropout(engine: str) -> None:
     assert gradcheck(
         lambda *t: regard.attention(*t, masks.causal(), dropout_p=0.4, seed=11, engine=engine), (*leaves(),)
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("n_keys", [17, 65, 129, 300])
 @pytest.mark.parametrize("mask", [None, masks.streaming(2, 40)], ids=repr)
@@ -113,7 +115,7 @@ def test_budget(mask, n_keys: int, dtype: torch.dtype, engine: str) -> None:
         assert_within_budget(our, true, textbook, factor=3.0, what=f"the gradient of {name}")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("length", [63, 64, 65, 127])
 @pytest.mark.parametrize("level", [-1000.0, -120.0, 90.0])
 def test_rows_sum_to_one_in_the_gradient_too(level: float, length: int, engine: str) -> None:
@@ -127,47 +129,50 @@ def test_rows_sum_to_one_in_the_gradient_too(level: float, length: int, engine: 
     torch.testing.assert_close(w.to_dense().sum(-1), torch.ones(2, 4, length), rtol=1e-6, atol=0.0)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)])
 def test_only_what_is_asked_for(wanted: tuple[int, ...], engine: str) -> None:
-    every = leaves()
-    true = torch.autograd.grad(textbook_attention(*every).output.square().sum(), every)
+    every = leaves(widest_dtype(engine))
+    wide = [t.detach().double().requires_grad_() for t in every]
+    true = torch.autograd.grad(textbook_attention(*wide).output.square().sum(), wide)
     inputs = [t.detach().requires_grad_(place in wanted) for place, t in enumerate(every)]
     regard.attention(*inputs, engine=engine).square().sum().backward()
     for place, tensor in enumerate(inputs):
         if place in wanted:
-            torch.testing.assert_close(tensor.grad, true[place])
+            assert_agrees(tensor.grad, true[place])
         else:
             assert tensor.grad is None
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_an_expanded_and_a_strided_direction(engine: str) -> None:
-    inputs = leaves()
-    out, book = regard.attention(*inputs, engine=engine), textbook_attention(*inputs).output
+    dtype = widest_dtype(engine)
+    inputs = leaves(dtype)
+    wide = [t.detach().double().requires_grad_() for t in inputs]
+    out, book = regard.attention(*inputs, engine=engine), textbook_attention(*wide).output
     for direction in (
-        torch.ones((), dtype=torch.float64).expand_as(out),
-        torch.randn(2, 4, 3, 4, dtype=torch.float64).mT,
-        torch.randn(2, 4, 4, 6, dtype=torch.float64)[..., ::2].transpose(1, 2),
+        torch.ones((), dtype=dtype).expand_as(out),
+        torch.randn(2, 4, 3, 4, dtype=dtype).mT,
+        torch.randn(2, 4, 4, 6, dtype=dtype)[..., ::2].transpose(1, 2),
     ):
         ours = torch.autograd.grad(out, inputs, direction, retain_graph=True)
-        true = torch.autograd.grad(book, inputs, direction, retain_graph=True)
+        true = torch.autograd.grad(book, wide, direction.double(), retain_graph=True)
         for our, expected in zip(ours, true, strict=True):
-            torch.testing.assert_close(our, expected)
+            assert_agrees(our, expected)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_backward_twice_over_a_kept_graph_is_the_same(engine: str) -> None:
-    inputs = leaves()
+    inputs = leaves(widest_dtype(engine))
     total = regard.attention(*inputs, masks.causal(), dropout_p=0.3, engine=engine).square().sum()
     first = torch.autograd.grad(total, inputs, retain_graph=True)
     for again, before in zip(torch.autograd.grad(total, inputs), first, strict=True):
         assert_same_bits(again, before)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_a_change_in_place_before_backward_is_an_error_or_harmless(engine: str) -> None:
-    q, k, v = leaves(key_heads=4)
+    q, k, v = leaves(widest_dtype(engine), key_heads=4)
     (expected,) = torch.autograd.grad(regard.attention(q, k, v, engine=engine).sum(), q)
     key = k * 1.0
     total = regard.attention(q, key, v, engine=engine).sum()
@@ -180,10 +185,10 @@ def test_a_change_in_place_before_backward_is_an_error_or_harmless(engine: str) 
         assert_same_bits(ours, expected)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
 def test_checkpointing_gives_the_same_gradients(dropout_p: float, engine: str) -> None:
-    inputs = leaves()
+    inputs = leaves(widest_dtype(engine))
 
     def call(*tensors):
         return regard.attention(*tensors, masks.causal(), dropout_p=dropout_p, engine=engine)
@@ -209,11 +214,11 @@ def test_double_backward_on_tiles_points_to_the_reference() -> None:
         first.sum().backward()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_empty_rows_give_no_gradient(engine: str) -> None:
-    q, k, v = leaves()
+    q, k, v = leaves(widest_dtype(engine))
     mask = masks.dense(torch.arange(4)[:, None].ne(2).expand(4, 6))
-    bias = torch.zeros(4, 6, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(4, 6, dtype=widest_dtype(engine), requires_grad=True)
     out, w = regard.attention(q, k, v, mask, bias=bias, return_weights=True, engine=engine)
     (out.square().sum() + w.logsumexp.exp().sum()).backward()
     assert not q.grad[:, :, 2].any()
@@ -223,7 +228,7 @@ def test_empty_rows_give_no_gradient(engine: str) -> None:
         assert gradient.any()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_logsumexp_alone_and_of_low_precision(engine: str) -> None:
     q, k, v = leaves(dtype=torch.bfloat16)
     _, w = regard.attention(q, k, v, return_weights=True, engine=engine)
@@ -235,18 +240,18 @@ def test_logsumexp_alone_and_of_low_precision(engine: str) -> None:
         torch.testing.assert_close(our.double(), true, rtol=2**-7, atol=2**-7)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_every_other_answer_is_detached(engine: str) -> None:
-    out, w = regard.attention(*leaves(), return_weights=True, engine=engine)
+    out, w = regard.attention(*leaves(widest_dtype(engine)), return_weights=True, engine=engine)
     assert out.requires_grad
     assert w.logsumexp.requires_grad
     for answer in (w[0, 0], w.to_dense(), w.entropy(), w.received(), w.max_logit(), w.top_keys(2)[0]):
         assert not answer.requires_grad
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_no_graph_where_none_is_wanted(engine: str) -> None:
-    inputs = leaves()
+    inputs = leaves(widest_dtype(engine))
     with torch.no_grad():
         assert not regard.attention(*inputs, engine=engine).requires_grad
     with torch.inference_mode():

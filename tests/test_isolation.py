@@ -6,10 +6,9 @@ import pytest
 import torch
 
 import regard
+from engine_cases import everywhere, in_every_precision, in_tiles
 from regard import masks
-from regard.testing import ENGINES, Inputs, assert_same_bits, make_inputs, textbook_attention
-
-pytestmark = pytest.mark.parametrize("engine", ENGINES)
+from regard.testing import Inputs, assert_same_bits, make_inputs, textbook_attention
 
 POISONS = [math.nan, math.inf, -math.inf, 3e38]
 N_QUERIES, N_KEYS = 70, 150
@@ -42,6 +41,7 @@ def poisoned(inputs: Inputs, which: str, place: int | slice, poison: float) -> I
     return spoiled
 
 
+@everywhere
 @pytest.mark.parametrize("poison", POISONS)
 @pytest.mark.parametrize("which", ["key", "value", "both"])
 @pytest.mark.parametrize("name", PARTIAL)
@@ -65,6 +65,7 @@ def test_a_row_that_may_not_see_a_key_is_untouched_by_it(name, which, poison, en
         assert_same_bits(answer[..., rows, :], expected[..., rows, :], what="top keys")
 
 
+@in_tiles
 @pytest.mark.parametrize("place", [0, 255, 256, 257, 511, 512, 599])
 def test_poison_at_the_edges_of_tiles(place: int, engine: str) -> None:
     inputs = make_inputs(300, 600, batch=(1,))
@@ -79,7 +80,7 @@ def test_poison_at_the_edges_of_tiles(place: int, engine: str) -> None:
         assert_same_bits(w_spoiled.entropy()[..., rows], w.entropy()[..., rows])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@in_every_precision
 @pytest.mark.parametrize("poison", POISONS)
 def test_padding_filled_with_anything_gives_the_gradients_of_clean_padding(poison, dtype, engine) -> None:
     mask = masks.padding([90, 131]) & masks.causal()
@@ -107,6 +108,7 @@ def test_padding_filled_with_anything_gives_the_gradients_of_clean_padding(poiso
         assert_same_bits(answer, expected[name], what=name)
 
 
+@everywhere
 def test_products_with_the_weights_are_isolated_too(engine: str) -> None:
     inputs = make_inputs(N_QUERIES, N_KEYS)
     mask = masks.padding([90])
@@ -117,6 +119,7 @@ def test_products_with_the_weights_are_isolated_too(engine: str) -> None:
     assert_same_bits(w.mT @ poisoned(inputs, "query", slice(40, None), math.nan).query, w.mT @ inputs.query)
 
 
+@everywhere
 @pytest.mark.parametrize("name", PARTIAL)
 def test_a_nan_query_spoils_its_own_row_and_does(name: str, engine: str) -> None:
     mask, inputs = PARTIAL[name], make_inputs(N_QUERIES, N_KEYS)
@@ -135,6 +138,7 @@ def test_a_nan_query_spoils_its_own_row_and_does(name: str, engine: str) -> None
     assert_same_bits(received[..., unseen], w.received()[..., unseen], what="received")
 
 
+@everywhere
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_a_nan_query_changes_nothing_in_an_empty_row(poison: float, engine: str) -> None:
     inputs = poisoned(make_inputs(N_QUERIES, N_KEYS), "query", 20, poison)
@@ -151,6 +155,7 @@ def test_a_nan_query_changes_nothing_in_an_empty_row(poison: float, engine: str)
     assert not gradients[0][..., 20, :].any()
 
 
+@everywhere
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_seen_does_show(poison: float, engine: str) -> None:
     """Isolation must not hide what a row may see: the output is what the formula says, row by row."""
@@ -168,6 +173,7 @@ def test_a_value_that_is_seen_does_show(poison: float, engine: str) -> None:
     torch.testing.assert_close(out[..., others], clean[..., others])
 
 
+@everywhere
 @pytest.mark.parametrize("grouped", [1, 2])
 def test_other_heads_and_batch_items_are_apart(grouped: int, engine: str) -> None:
     inputs = make_inputs(N_QUERIES, N_KEYS, key_heads=4 // grouped, batch=(3,))
@@ -180,6 +186,7 @@ def test_other_heads_and_batch_items_are_apart(grouped: int, engine: str) -> Non
     assert out[touched].isnan().all()
 
 
+@everywhere
 def test_non_finite_bias_of_masked_entries(engine: str) -> None:
     inputs = make_inputs(N_QUERIES, N_KEYS)
     bias = torch.randn(N_QUERIES, N_KEYS)
@@ -193,6 +200,7 @@ def test_non_finite_bias_of_masked_entries(engine: str) -> None:
         assert_same_bits(ours, true)
 
 
+@everywhere
 def test_dropout_is_isolated(engine: str) -> None:
     inputs = make_inputs(N_QUERIES, N_KEYS)
     rows = torch.arange(N_QUERIES) < 20  # key 100 is at position 100, row 20 too

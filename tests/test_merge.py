@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 import regard
 from regard import biases, masks
-from regard.testing import ENGINES, assert_same_bits, assert_within_budget, make_inputs, textbook_attention
+from regard.testing import (
+    ENGINES,
+    assert_same_bits,
+    assert_within_budget,
+    make_inputs,
+    textbook_attention,
+    widest_dtype,
+)
 
 N, M = 9, 24
 MASK = masks.causal() & masks.padding([20, 0]) | masks.sinks(1) & masks.sliding_window(20)
@@ -45,7 +52,7 @@ cuts = st.lists(st.integers(0, M), max_size=5).map(sorted)
 @settings(max_examples=40)
 @given(places=cuts)
 def test_any_split_of_the_keys(places: list[int], engine: str) -> None:
-    inputs = make_inputs(N, M, dtype=torch.float64)
+    inputs = make_inputs(N, M, dtype=widest_dtype(engine))
     mask = masks.streaming(2, 7)
     whole, w = regard.attention(*inputs, mask, bias=biases.alibi(4), return_weights=True, engine=engine)
     parts = parts_of(inputs, places, mask, bias=biases.alibi(4), engine=engine)
@@ -62,8 +69,8 @@ def test_any_split_of_the_keys(places: list[int], engine: str) -> None:
 @settings(max_examples=20)
 @given(places=cuts)
 def test_sinks_join_once(places: list[int], engine: str) -> None:
-    inputs = make_inputs(N, M, dtype=torch.float64)
-    sink_logits = torch.tensor([0.3, -2.0, 5.0, 0.0], dtype=torch.float64)
+    inputs = make_inputs(N, M, dtype=widest_dtype(engine))
+    sink_logits = torch.tensor([0.3, -2.0, 5.0, 0.0], dtype=widest_dtype(engine))
     whole, w = regard.attention(
         *inputs, masks.causal(), sink_logits=sink_logits, return_weights=True, engine=engine
     )
@@ -101,13 +108,14 @@ def test_whatever_an_empty_piece_holds_counts_for_nothing() -> None:
         assert not regard.merge([empty, empty])[0].any()
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("level", [-200.0, -1e4, 200.0, 1e4])
-def test_an_empty_piece_beside_logits_far_from_zero(level: float) -> None:
+def test_an_empty_piece_beside_logits_far_from_zero(level: float, engine: str) -> None:
     """A piece without allowed keys that claimed a maximum of 0 would make everything at −200 underflow."""
     inputs = make_inputs(N, M)
     bias = torch.full((N, M), level)
     mask = masks.padding([12])
-    whole = regard.attention(*inputs, mask, bias=bias)
+    whole = regard.attention(*inputs, mask, bias=bias, engine=engine)
     parts = []
     for start in (0, 12):
         keys = slice(start, start + 12)
@@ -118,6 +126,7 @@ def test_an_empty_piece_beside_logits_far_from_zero(level: float) -> None:
             torch.full((N, 12), start == 0),
             bias=bias[:, keys],
             return_weights=True,
+            engine=engine,
         )
         parts.append((out, w.logsumexp))
     for ordered in (parts, parts[::-1]):
@@ -148,10 +157,11 @@ def test_pieces_of_very_different_level() -> None:
     torch.testing.assert_close(logsumexp, exact.logsumexp)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_low_precision(dtype: torch.dtype) -> None:
+def test_low_precision(dtype: torch.dtype, engine: str) -> None:
     inputs = make_inputs(N, M, dtype=dtype)
-    out, logsumexp = regard.merge(parts_of(inputs, [5, 6, 17]))
+    out, logsumexp = regard.merge(parts_of(inputs, [5, 6, 17], engine=engine))
     assert out.dtype == dtype
     assert logsumexp.dtype == torch.float32
     exact = textbook_attention(*(t.double() for t in inputs))

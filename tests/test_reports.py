@@ -15,6 +15,7 @@ from regard.testing import (
     assert_within_budget,
     make_inputs,
     textbook_attention,
+    widest_dtype,
 )
 
 everywhere = pytest.mark.parametrize("engine", ENGINES)
@@ -131,7 +132,7 @@ def test_additive_masks_beside_a_low_score(dtype: torch.dtype, fill) -> None:
 @everywhere
 def test_packed_lengths_equal_separate_runs(engine: str) -> None:
     lengths = [3, 0, 1, 4]
-    inputs = make_inputs(8, requires_grad=True, dtype=torch.float64)
+    inputs = make_inputs(8, requires_grad=True, dtype=widest_dtype(engine))
     packed = regard.attention(*inputs, masks.causal() & masks.documents(lengths=lengths), engine=engine)
     pieces = zip(*(t.split(lengths, -2) for t in inputs), strict=True)
     alone = torch.cat([regard.attention(*piece, masks.causal(), engine=engine) for piece in pieces], -2)

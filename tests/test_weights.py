@@ -4,17 +4,18 @@ import pytest
 import torch
 
 import regard
+from engine_cases import everywhere
 from regard import biases, masks
-from regard.testing import ENGINES, assert_same_bits, make_inputs, textbook_attention
+from regard.testing import assert_agrees, assert_same_bits, make_inputs, textbook_attention, widest_dtype
 
-everywhere = pytest.mark.parametrize("engine", ENGINES)
 N, M = 12, 20
 
 
 def weights_of(engine: str = "tiled", mask=masks.streaming(2, 6), **kinds):  # noqa: B008 a value
-    inputs = make_inputs(N, M, dtype=torch.float64, **kinds)
+    """Inputs in the engine's widest dtype, output and weights, and the textbook in float64."""
+    inputs = make_inputs(N, M, dtype=widest_dtype(engine), **kinds)
     out, w = regard.attention(*inputs, mask, return_weights=True, engine=engine)
-    return inputs, out, w, textbook_attention(*inputs, mask.to_dense(N, M))
+    return inputs, out, w, textbook_attention(*(t.double() for t in inputs), mask.to_dense(N, M))
 
 
 INDICES = {
@@ -49,9 +50,9 @@ INDICES = {
 @pytest.mark.parametrize("name", INDICES)
 def test_indexing_is_that_of_the_dense_matrix(name: str, engine: str) -> None:
     _, _, w, exact = weights_of(engine)
-    torch.testing.assert_close(w[INDICES[name]], exact.weights[INDICES[name]])
+    assert_agrees(w[INDICES[name]], exact.weights[INDICES[name]])
     index = INDICES[name] if isinstance(INDICES[name], tuple) else (INDICES[name],)
-    torch.testing.assert_close(w.logits(*index), exact.logits[INDICES[name]])
+    assert_agrees(w.logits(*index), exact.logits[INDICES[name]])
 
 
 @everywhere
@@ -80,7 +81,7 @@ def test_an_index_outside_is_refused(index, engine: str) -> None:
 def test_iteration_ends(engine: str) -> None:
     _, _, w, exact = weights_of(engine)
     assert len(w) == 2
-    torch.testing.assert_close(torch.stack(list(w)), exact.weights)
+    assert_agrees(torch.stack(list(w)), exact.weights)
 
 
 @everywhere
@@ -89,7 +90,7 @@ def test_dense_and_shape(kinds, engine: str) -> None:
     _, _, w, exact = weights_of(engine, **kinds)
     assert w.shape == exact.weights.shape
     assert isinstance(w.shape, torch.Size)
-    torch.testing.assert_close(w.to_dense(), exact.weights)
+    assert_agrees(w.to_dense(), exact.weights)
 
 
 @everywhere
@@ -136,26 +137,27 @@ def test_products(heads: int | None, columns: int, engine: str) -> None:
 
     def draw(length: int) -> torch.Tensor:
         shape = (length, columns) if heads is None else (2, heads, length, columns)
-        return torch.randn(shape, dtype=torch.float64)
+        return torch.randn(shape, dtype=widest_dtype(engine))
 
     def widened(x: torch.Tensor) -> torch.Tensor:
-        return x.repeat_interleave(4 // heads, 1) if heads else x
+        return (x.repeat_interleave(4 // heads, 1) if heads else x).double()
 
     right, left = draw(M), draw(N)
-    torch.testing.assert_close(w @ right, exact.weights @ widened(right))
+    assert_agrees(w @ right, exact.weights @ widened(right))
     if heads != 2:  # the transpose takes what each query head holds, or one for all
-        torch.testing.assert_close(w.mT @ left, exact.weights.mT @ widened(left))
+        assert_agrees(w.mT @ left, exact.weights.mT @ widened(left))
 
 
 @everywhere
 def test_the_transposed_product_with_ones_is_what_is_received(engine: str) -> None:
     _, _, w, _ = weights_of(engine)
-    torch.testing.assert_close((w.mT @ torch.ones(N, 1, dtype=torch.float64))[..., 0], w.received())
+    ones = torch.ones(N, 1, dtype=widest_dtype(engine))
+    torch.testing.assert_close((w.mT @ ones)[..., 0], w.received())
 
 
 @everywhere
 def test_weights_are_those_before_dropout(engine: str) -> None:
-    inputs = make_inputs(N, M, dtype=torch.float64)
+    inputs = make_inputs(N, M, dtype=widest_dtype(engine))
     _, w = regard.attention(*inputs, masks.causal(), dropout_p=0.6, return_weights=True, engine=engine)
     _, plain = regard.attention(*inputs, masks.causal(), return_weights=True, engine=engine)
     assert_same_bits(w.to_dense(), plain.to_dense())
@@ -182,8 +184,8 @@ QUESTIONS = {
     "row": lambda w: w[0, 1, 2],
     "to_dense": lambda w: w.to_dense(),
     "logits": lambda w: w.logits(0, 1),
-    "product": lambda w: w @ torch.ones(M, 2, dtype=torch.float64),
-    "transposed product": lambda w: w.mT @ torch.ones(N, 2, dtype=torch.float64),
+    "product": lambda w: w @ torch.ones(M, 2),
+    "transposed product": lambda w: w.mT @ torch.ones(N, 2),
     "entropy": lambda w: w.entropy(),
     "received": lambda w: w.received(),
     "top_keys": lambda w: w.top_keys(3),
@@ -196,10 +198,10 @@ QUESTIONS = {
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("changed", ["query", "key", "bias", "sink_logits"])
 def test_a_kept_tensor_changed_in_place_is_an_error(changed: str, question: str, engine: str) -> None:
-    kept = dict(zip(("query", "key", "value"), make_inputs(N, M, dtype=torch.float64), strict=True))
+    kept = dict(zip(("query", "key", "value"), make_inputs(N, M, dtype=widest_dtype(engine)), strict=True))
     kept |= {
-        "bias": torch.randn(N, M, dtype=torch.float64),
-        "sink_logits": torch.zeros(4, dtype=torch.float64),
+        "bias": torch.randn(N, M, dtype=widest_dtype(engine)),
+        "sink_logits": torch.zeros(4, dtype=widest_dtype(engine)),
     }
     q, k, v, bias, sink_logits = kept.values()
     _, w = regard.attention(q, k, v, bias=bias, sink_logits=sink_logits, return_weights=True, engine=engine)
@@ -301,20 +303,20 @@ def test_showing_a_long_matrix_stays_short() -> None:
 def test_inference_tensors_work(engine: str) -> None:
     with torch.inference_mode():
         inputs, out, w, exact = weights_of(engine)
-        torch.testing.assert_close(w.to_dense(), exact.weights)
+        assert_agrees(w.to_dense(), exact.weights)
     torch.testing.assert_close(w.entropy(), weights_of(engine)[2].entropy())
     torch.testing.assert_close(w @ inputs.value, out)
 
 
 @everywhere
 def test_sinks_leave_a_share_out(engine: str) -> None:
-    inputs = make_inputs(N, M, dtype=torch.float64)
-    sink_logits = torch.tensor([0.0, 1.0, 2.0, 3.0], dtype=torch.float64)
-    out, w = regard.attention(*inputs, sink_logits=sink_logits, return_weights=True, engine=engine)
-    exact = textbook_attention(*inputs, sink_logits=sink_logits)
-    torch.testing.assert_close(w.to_dense(), exact.weights)
-    torch.testing.assert_close(w @ inputs.value, out)
-    torch.testing.assert_close(w.logsumexp, exact.logsumexp)
+    inputs = make_inputs(N, M, dtype=widest_dtype(engine))
+    sink_logits = torch.tensor([0.0, 1.0, 2.0, 3.0], dtype=widest_dtype(engine))
+    _, w = regard.attention(*inputs, sink_logits=sink_logits, return_weights=True, engine=engine)
+    exact = textbook_attention(*(t.double() for t in inputs), sink_logits=sink_logits.double())
+    assert_agrees(w.to_dense(), exact.weights)
+    assert_agrees(w @ inputs.value, exact.output)
+    assert_agrees(w.logsumexp, exact.logsumexp)
 
 
 @everywhere

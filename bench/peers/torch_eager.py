@@ -13,7 +13,10 @@ NAME = "torch eager"
 
 
 def weights_and_logits(work: Workload, allowed: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    logits = work.query @ work.key.mT * work.scale
+    key = (
+        work.key.repeat_interleave(work.query.shape[1] // work.key.shape[1], 1) if work.grouped else work.key
+    )
+    logits = work.query @ key.mT * work.scale
     if allowed is not None:
         logits = logits.masked_fill(~allowed, -math.inf)
     return logits.softmax(-1), logits
@@ -24,9 +27,11 @@ def output(work: Workload) -> Contender:
     allowed = work.allowed(torch.arange(work.length))
 
     def run() -> Result:
-        with torch.no_grad():
-            weights, _ = weights_and_logits(work, allowed)
-            return {"output": weights @ work.value, "weights": weights}
+        weights, _ = weights_and_logits(work, allowed)
+        value = work.value
+        if work.grouped:
+            value = value.repeat_interleave(work.query.shape[1] // value.shape[1], 1)
+        return {"output": weights @ value, "weights": weights}
 
     return run
 
@@ -38,33 +43,19 @@ def statistics(work: Workload) -> Contender:
     distance = (position[:, None] - position).abs().to(work.query.dtype)
 
     def run() -> Result:
-        with torch.no_grad():
-            weights, logits = weights_and_logits(work, allowed)
-            return {
-                "output": weights @ work.value,
-                "entropy": -torch.xlogy(weights, weights).sum(-1),
-                "received": weights.sum(-2),
-                "max_logit": logits.amax(-1),
-                "max_weight": weights.amax(-1),
-                "distance": (weights * distance).sum(-1),
-                "diagonals": diagonal_sums(weights),
-                "top_keys": weights.topk(8, -1).values,
-                "pooled": block_means(weights, 64),
-                "mass": weights[..., :1].sum(-1),
-            }
+        weights, logits = weights_and_logits(work, allowed)
+        return {
+            "output": weights @ work.value,
+            "entropy": -torch.xlogy(weights, weights).sum(-1),
+            "received": weights.sum(-2),
+            "max_logit": logits.amax(-1),
+            "max_weight": weights.amax(-1),
+            "distance": (weights * distance).sum(-1),
+            "top_keys": weights.topk(8, -1).values,
+            "pooled": block_means(weights, 64),
+        }
 
     return run
-
-
-def diagonal_sums(weights: torch.Tensor) -> torch.Tensor:
-    """Sums over the diagonals, i − j from 1 − N to N − 1, `[1, heads, 2N − 1]`; a head at a time."""
-    length = weights.shape[-1]
-    sums = []
-    for head in weights[0]:
-        # Rows of 2N entries read as rows of 2N − 1 shift row i right by i: a diagonal becomes a column.
-        padded = torch.nn.functional.pad(head.flip(-1), (0, length))
-        sums.append(padded.flatten()[:-length].view(length, 2 * length - 1).sum(0))
-    return torch.stack(sums)[None]
 
 
 def block_means(weights: torch.Tensor, blocks: int) -> torch.Tensor:

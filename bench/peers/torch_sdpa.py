@@ -6,34 +6,38 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from harness import Contender, Result
+from patterns import Causal
 from workload import Workload
 
 NAME = "torch SDPA"
 
 
 def arguments(work: Workload) -> dict:
-    """The workload's pattern in torch's terms: a flag for causal, a boolean matrix for a window."""
-    if work.pattern == "causal":
-        return {"is_causal": True}
-    return {"attn_mask": work.allowed(torch.arange(work.length))}
+    """The workload's pattern in torch's terms: a flag for causal, a boolean tensor for anything else."""
+    grouped = {"enable_gqa": True} if work.grouped else {}
+    if isinstance(work.pattern, Causal):
+        return {"is_causal": True, **grouped}
+    return {"attn_mask": work.allowed(torch.arange(work.length)), **grouped}
 
 
 def output(work: Workload) -> Contender:
     pattern = arguments(work)
 
     def run() -> Result:
-        with torch.no_grad():
-            return {"output": scaled_dot_product_attention(work.query, work.key, work.value, **pattern)}
+        return {"output": scaled_dot_product_attention(work.query, work.key, work.value, **pattern)}
 
     return run
 
 
 def gradients(work: Workload) -> Contender:
     pattern = arguments(work)
+    upstream = work.upstream()
 
     def run() -> Result:
-        out = scaled_dot_product_attention(work.query, work.key, work.value, **pattern)
-        by_query, by_key, by_value = torch.autograd.grad(out.sum(), (work.query, work.key, work.value))
+        out = scaled_dot_product_attention(
+            work.query, work.key, work.value, dropout_p=work.dropout_p, **pattern
+        )
+        by_query, by_key, by_value = torch.autograd.grad(out, (work.query, work.key, work.value), upstream)
         return {"output": out, "d query": by_query, "d key": by_key, "d value": by_value}
 
     return run

@@ -209,15 +209,15 @@ inline float row_absorb(const Units& units, float* s, float& maximum, float& sum
   const float before = maximum;
   maximum = found != found ? found : (found > before ? found : before);
   const float reference = maximum == -kInfinity ? 0.0f : maximum;
-  const F c = splat(units.c), minus = splat(-(reference * units.c));
+  const F by = reference_of(units, splat(reference));
   F added = splat(0.0f);
   for (i64 j = 0; j < kChunk; j += kVector) {
-    const F weight = exp2_of(fma(load(s + j), c, minus));
+    const F weight = exp2_of(exponents(units, load(s + j), by));
     added = added + weight;
     store(s + j, weight);
   }
   float decays[kVector];
-  store(decays, exp2_of(splat((before - reference) * units.c)));
+  store(decays, exp2_of(decay_exponent(units, splat(before), splat(reference))));
   sum_so_far = sum_so_far * decays[0] + sum(added);
   return decays[0];
 }

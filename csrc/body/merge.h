@@ -1,6 +1,7 @@
 // Joining what several splits of the keys gave for the same rows: in the order of the keys, so always to the same bits.
 #pragma once
 
+#include "math.h"
 #include "rows.h"
 #include "units.h"
 
@@ -23,7 +24,9 @@ inline void merge(const Problem& p, const Forward& out, const Block& block, cons
     for (i64 s = 0; s < splits; s++) {
       const float l = partials[s].denominator[at];
       if (l == 0) continue;  // nothing there, and -inf - 0 would be harmless but for what its output may hold
-      const float weight = __builtin_exp2f((partials[s].maximum[at] - reference) * units.c);
+      float weights[kVector];
+      store(weights, exp2_of(decay_exponent(units, splat(partials[s].maximum[at]), splat(reference))));
+      const float weight = weights[0];
       sum += weight * l;
       const float* from = partials[s].output + at * p.value_dim;
       for (i64 e = 0; e < p.value_dim; e++) row[e] += weight * from[e];

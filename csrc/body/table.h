@@ -1,6 +1,7 @@
 // The functions of one instruction set, under the one name that its object file exports.
 #pragma once
 
+#include "backward.h"
 #include "few.h"
 #include "forward.h"
 #include "merge.h"
@@ -25,4 +26,6 @@ inline void forward(const Problem& p, const Forward& out, const Block& block, co
 
 #define REGARD_EXPORT_KERNELS(symbol, name) \
   const regard::Kernels regard::symbol = {  \
-      name, kGroup, kTileKeys, forward_scratch, forward, forward_few, few_scratch, merge}
+      name, kGroup, kTileKeys, forward_scratch, forward, forward_few, few_scratch, merge,            \
+      gradients::prepare_backward, gradients::prepare_backward_scratch, gradients::backward,     \
+      gradients::backward_scratch}

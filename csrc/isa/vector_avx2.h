@@ -24,6 +24,8 @@ REGARD_INLINE F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
 REGARD_INLINE F larger(F a, F b) { return _mm256_max_ps(a, b); }
 REGARD_INLINE F as_float(I x) { return _mm256_cvtepi32_ps((__m256i)x); }
 REGARD_INLINE bool any(I mask) { return !_mm256_testz_si256((__m256i)mask, (__m256i)mask); }
+/// Where `a` is above `b`, or one of them is NaN: a bit a lane.
+REGARD_INLINE u32 above(F a, F b) { return (u32)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NLE_UQ)); }
 REGARD_INLINE float sum(F x) { return sum_of<F, kVector>(x); }
 REGARD_INLINE float largest(F x) { return largest_of<F, kVector>(x); }
 

@@ -25,6 +25,8 @@ REGARD_INLINE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 REGARD_INLINE F larger(F a, F b) { return _mm512_max_ps(a, b); }
 REGARD_INLINE F as_float(I x) { return _mm512_cvtepi32_ps((__m512i)x); }
 REGARD_INLINE bool any(I mask) { return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0; }
+/// Where `a` is above `b`, or one of them is NaN: a bit a lane.
+REGARD_INLINE u32 above(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
 REGARD_INLINE float sum(F x) { return _mm512_reduce_add_ps(x); }
 REGARD_INLINE float largest(F x) { return _mm512_reduce_max_ps(x); }
 

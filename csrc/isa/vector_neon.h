@@ -25,6 +25,13 @@ REGARD_INLINE F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
 REGARD_INLINE F larger(F a, F b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 REGARD_INLINE F as_float(I x) { return vcvtq_f32_s32((int32x4_t)x); }
 REGARD_INLINE bool any(I mask) { return vmaxvq_u32((uint32x4_t)mask) != 0; }
+/// Where `a` is above `b`, or one of them is NaN: a bit a lane.
+REGARD_INLINE u32 above(F a, F b) {
+  const I not_above = (I)(a <= b);
+  u32 bits = 0;
+  for (int i = 0; i < kVector; i++) bits |= (u32)(not_above[i] == 0) << i;
+  return bits;
+}
 REGARD_INLINE float sum(F x) { return sum_of<F, kVector>(x); }
 REGARD_INLINE float largest(F x) { return largest_of<F, kVector>(x); }
 

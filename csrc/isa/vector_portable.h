@@ -22,6 +22,13 @@ REGARD_INLINE F fma(F a, F b, F c) { return a * b + c; }
 REGARD_INLINE F larger(F a, F b) { return a > b ? a : b; }
 REGARD_INLINE F as_float(I x) { return __builtin_convertvector(x, F); }
 REGARD_INLINE bool any(I mask) { return (mask[0] | mask[1] | mask[2] | mask[3]) != 0; }
+/// Where `a` is above `b`, or one of them is NaN: a bit a lane.
+REGARD_INLINE u32 above(F a, F b) {
+  const I not_above = (I)(a <= b);
+  u32 bits = 0;
+  for (int i = 0; i < kVector; i++) bits |= (u32)(not_above[i] == 0) << i;
+  return bits;
+}
 REGARD_INLINE float sum(F x) { return sum_of<F, kVector>(x); }
 REGARD_INLINE float largest(F x) { return largest_of<F, kVector>(x); }
 

@@ -8,16 +8,24 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from regard import online_softmax
+from regard.autocast import as_autocast_has_it
 from regard.biases import Bias
-from regard.compiling import outside_graphs
+from regard.compiling import (
+    outside_graphs,
+    refuse_tangents,
+    seen_from_outside,
+    stand_for_others,
+    transformed,
+)
 from regard.engines import Engine, HasBackward, Wanted, choose
 from regard.errors import ArgumentError, ArgumentTypeError, EngineError
 from regard.masks import Mask
 from regard.online_softmax import Normalizer
+from regard.opaque import attend as attend_opaquely
 from regard.problem import Problem, prepare
+from regard.short_way import briefly
 from regard.weights import AttentionWeights
 
 
@@ -61,7 +69,6 @@ def attention(
 ) -> tuple[Tensor, AttentionWeights]: ...
 
 
-@outside_graphs
 def attention(
     query: Tensor,
     key: Tensor,
@@ -99,11 +106,15 @@ def attention(
             positions.
         key_start: position of the first key, an int or `[B]`.
         return_weights: also return the weights, as a matrix that is never stored (`AttentionWeights`).
-        engine: "auto", "tiled" or "reference"; a named engine computes, or raises.
+        engine: "auto", "native", "tiled" or "reference"; a named engine computes, or raises.
 
     Returns:
         The output `[..., Hq, N, Ev]` in the input's dtype, or (output, weights). A query that may attend
         nothing gets 0. Gradients flow to query, key, value, the bias's tensor and the sink logits.
+
+    Under `torch.compile` and `torch.export` a call is one operator, whatever the mask (`fullgraph=True`
+    works); with `return_weights` a graph ends here. vmap and reverse mode of torch.func work; forward mode
+    and second derivatives want engine="reference". Autocast lowers the inputs as for torch's own function.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what it must be and what came.
@@ -117,26 +128,62 @@ def attention(
 
     Sources: Vaswani et al. 2017, equation 1; Dao et al. 2022 (tiles); grouped heads: Ainslie et al. 2023.
     """
-    problem, layout = prepare(
-        query,
-        key,
-        value,
-        mask,
-        bias=bias,
-        scale=scale,
-        softcap=softcap,
-        sink_logits=sink_logits,
-        dropout_p=dropout_p,
-        seed=seed,
-        query_start=query_start,
-        key_start=key_start,
-    )
+    # The first question is one that a trace answers; those on the short way are none for it.
+    if (
+        not torch.compiler.is_compiling()
+        and not return_weights
+        and bias is None
+        and softcap is None
+        and sink_logits is None
+        and seed is None
+        and type(dropout_p) is float
+        and dropout_p == 0
+        and (engine == "auto" or engine == "native")
+    ):
+        output = briefly(query, key, value, mask, scale, query_start, key_start)
+        if output is not None:
+            return output
+    if value is None:  # what only weights are computed from may leave out
+        raise ArgumentTypeError("`value` must be a torch.Tensor, got None")
+    query, key, value = as_autocast_has_it(query, key, value)
+    options: dict[str, Any] = {
+        "bias": bias,
+        "scale": scale,
+        "softcap": softcap,
+        "sink_logits": sink_logits,
+        "dropout_p": dropout_p,
+        "seed": seed,
+        "query_start": query_start,
+        "key_start": key_start,
+    }
+    if return_weights:
+        return _with_weights(query, key, value, mask, engine, options)
+    if torch.compiler.is_compiling() or seen_from_outside(query, key, value, by_torch=engine == "reference"):
+        return attend_opaquely(query, key, value, mask, engine=engine, **options)
+    problem, layout = prepare(query, key, value, mask, **options)
+    output, _, _ = _attend(choose(engine, problem), problem)
+    return layout.restore(output)
+
+
+@outside_graphs
+def _with_weights(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | Tensor | None,
+    engine: str,
+    options: dict[str, Any],
+) -> tuple[Tensor, AttentionWeights]:
+    """The output and the weights, for which a compiled graph ends: they keep the problem."""
+    if stand_for_others(query, key, value):
+        raise EngineError(
+            "weights cannot be kept of tensors that stand for others, as in vmap: leave out `return_weights`"
+        )
+    problem, layout = prepare(query, key, value, mask, **options)
     chosen = choose(engine, problem)
     output, logsumexp, normalizer = _attend(chosen, problem)
-    output = layout.restore(output)
-    if not return_weights:
-        return output
-    return output, AttentionWeights(_detached(problem), chosen, normalizer, layout, logsumexp)
+    weights = AttentionWeights(_detached(problem), chosen, normalizer, layout, logsumexp)
+    return layout.restore(output), weights
 
 
 def merge(
@@ -188,30 +235,18 @@ def _attend(engine: Engine, problem: Problem) -> tuple[Tensor, Tensor, Normalize
     inputs = _inputs(problem)
     if not isinstance(engine, HasBackward):
         return engine.forward(problem)
-    _refuse_transforms(inputs)
+    refuse_tangents(inputs)
+    if any(tensor is not None and transformed(tensor) for tensor in inputs):
+        raise EngineError(
+            "this engine does not support weights inside a transform of torch.func: leave out "
+            '`return_weights`, or use engine="reference"'
+        )
     if not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)):
         return engine.forward(_detached(problem))
     output, logsumexp, *parts = _Attention.apply(  # type: ignore[no-untyped-call]
         engine, _detached(problem), *inputs
     )
     return output, logsumexp, Normalizer(*parts)
-
-
-def _refuse_transforms(inputs: Sequence[Tensor | None]) -> None:
-    """Raise where torch.func or forward-mode derivatives wrap a tensor: detaching loses what they carry."""
-    for tensor in inputs:
-        if tensor is None:
-            continue
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            cause = "transforms of torch.func"
-        elif forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
-            cause = "forward-mode derivatives"
-        else:
-            continue
-        raise EngineError(
-            f'this engine does not support {cause}: use engine="reference", and batch dimensions in place '
-            "of vmap"
-        )
 
 
 def _inputs(problem: Problem) -> list[Tensor | None]:

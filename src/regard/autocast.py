@@ -1,4 +1,7 @@
-"""Autocast stops at an engine's border: inside, sums stay in the dtype that the conventions promise."""
+"""Autocast chooses the dtype of the inputs, as for torch's own attention, and stops at an engine's border.
+
+Inside, sums stay in the dtype that the conventions promise.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,32 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 from regard.problem import Problem
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+
+def as_autocast_has_it(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The inputs in autocast's lower precision, if it is on for the query's device.
+
+    Attention is on torch's list of what computes in lower precision.
+    """
+    return lowered(query, query), lowered(key, query), lowered(value, query)
+
+
+def lowered(tensor: Tensor, query: Tensor) -> Tensor:
+    """One of a call's tensors in autocast's precision, if it is on where the query lies; float64 stays."""
+    if not isinstance(query, Tensor) or not isinstance(tensor, Tensor):
+        return tensor
+    device = query.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return tensor
+    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(device))
 
 
 def without_autocast(

@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from regard.masks.compiled import Frame
 class Bias(ABC):
     """Something added to the scores, made tile by tile from a `parameter`."""
 
+    name: ClassVar[str]
     parameter: Tensor
 
     @abstractmethod
@@ -54,6 +56,8 @@ class Bias(ABC):
 class Alibi(Bias):
     """See `alibi`."""
 
+    name = "alibi"
+
     def tile(self, frame: Frame, rows: slice | Tensor, columns: slice, dtype: torch.dtype) -> Tensor:
         distance = frame.offsets(rows, columns).abs().to(dtype)
         return distance * -self.parameter.to(dtype).view(1, -1, 1, 1)
@@ -76,6 +80,8 @@ class Alibi(Bias):
 @dataclass(frozen=True, eq=False)
 class Relative(Bias):
     """See `relative`."""
+
+    name = "relative"
 
     def _entries(self, offsets: Tensor) -> Tensor:
         reach = self.parameter.shape[1] // 2
@@ -113,6 +119,8 @@ class Relative(Bias):
 class Dense(Bias):
     """See `dense`. The parameter has rank 4."""
 
+    name = "dense"
+
     def tile(self, frame: Frame, rows: slice | Tensor, columns: slice, dtype: torch.dtype) -> Tensor:
         return self.parameter[..., columns][:, :, rows].to(dtype)
 
@@ -139,6 +147,13 @@ class Dense(Bias):
                 f"heads or 1) if of rank 4 (batch is {batch}), got "
                 f"{shape if shape[:2] != (1, 1) else shape[2:]}"
             )
+
+
+@dataclass(frozen=True, eq=False)
+class Rest(Dense):
+    """What an additive mask adds to what it allows, where nobody could look yet whether that is nothing."""
+
+    name = "rest"
 
 
 def alibi(slopes: int | Sequence[float] | Tensor) -> Bias:

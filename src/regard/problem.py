@@ -14,10 +14,10 @@ from regard import biases
 from regard.biases import Bias
 from regard.dropout import draw_seed, keep
 from regard.errors import ArgumentError, ArgumentTypeError
-from regard.intervals import Intervals
 from regard.masks import Mask
 from regard.masks import dense as dense_mask
 from regard.masks.compiled import Frame, KeySets
+from regard.masks.runs import Run
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -247,7 +247,7 @@ def _check_sizes(query: Tensor, key: Tensor, value: Tensor | None) -> None:
 
 def _compiled(mask: Mask | Tensor | None, frame: Frame, batch: int, num_heads: int) -> KeySets:
     if mask is None:
-        return KeySets(Intervals.everything(frame.n_queries, frame.n_keys, frame.device))
+        return KeySets(frame.run(Run()))
     if isinstance(mask, Tensor):
         mask = dense_mask(mask)
     if not isinstance(mask, Mask):

@@ -11,11 +11,33 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-ENGINES: tuple[str, ...] = ("tiled", "reference")
+from regard.engines import native
+
+ENGINES: tuple[str, ...] = ("tiled", "reference", "native") if native.is_built() else ("tiled", "reference")
 """The engines that this installation can run, by the name that `regard.attention(engine=…)` takes."""
+
+DTYPES: dict[str, tuple[torch.dtype, ...]] = {
+    engine: (torch.float32, torch.bfloat16, torch.float16)
+    if engine == "native"
+    else (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+    for engine in ENGINES
+}
+"""What each of the engines computes."""
+
+DOUBLE_ENGINES: tuple[str, ...] = tuple(engine for engine in ENGINES if torch.float64 in DTYPES[engine])
+"""The engines that compute float64, and so can be held against finite differences."""
 
 BOUNDARY_SIZES: tuple[int, ...] = (0, 1, 15, 16, 17, 31, 33, 63, 65, 97, 127, 129, 257)
 """Lengths around which tiles, vectors and their remainders go wrong."""
+
+
+def widest_dtype(engine: str) -> torch.dtype:
+    """The most precise of the dtypes that an engine computes: what its exactness is judged in.
+
+    >>> widest_dtype("tiled")
+    torch.float64
+    """
+    return torch.float64 if torch.float64 in DTYPES[engine] else torch.float32
 
 
 class Inputs(NamedTuple):
@@ -152,10 +174,13 @@ def rounding_band(exact: Tensor, dtype: torch.dtype) -> float:
     float64 has no wider reference to be measured against: there the band is 256 units, room for the sums of
     both sides.
     """
+    return _largest_magnitude(exact) * torch.finfo(dtype).eps * (256 if dtype == torch.float64 else 1)
+
+
+def _largest_magnitude(exact: Tensor) -> float:
     finite = exact.detach().double().abs()
     finite = finite[torch.isfinite(finite)]
-    largest = float(finite.max()) if finite.numel() else 0.0
-    return largest * torch.finfo(dtype).eps * (256 if dtype == torch.float64 else 1)
+    return float(finite.max()) if finite.numel() else 0.0
 
 
 def _largest_error(actual: Tensor, exact: Tensor) -> float:
@@ -187,6 +212,26 @@ def assert_within_budget(
         f"the error of {what} is {error:.3g}, above {factor:g} × {allowance:.3g} (the textbook formula in "
         f"{textbook.dtype}) + {band:.3g} (rounding)"
     )
+
+
+# Roundings of the largest magnitude that `assert_agrees` allows: sums of hundreds of terms, in any order.
+_ROUNDINGS = 64
+
+
+def assert_agrees(actual: Tensor, exact: Tensor, *, what: str = "result") -> None:
+    """`actual` is `exact`, which is float64, but for roundings in its own dtype.
+
+    For what no textbook in the same precision stands beside, and for problems so small that its error is an
+    accident: each element may differ by 64 units in the last place of the largest magnitude of `exact`, or of
+    1 where all are smaller. Entries of `exact` that are not finite must be met exactly. Raises AssertionError
+    with both numbers.
+    """
+    _assert_shape(actual, exact, what)
+    odd = ~torch.isfinite(exact.detach())
+    assert_same_bits(actual[odd].double(), exact[odd].double(), what=f"{what} where it is not finite")
+    allowance = _ROUNDINGS * torch.finfo(actual.dtype).eps * max(_largest_magnitude(exact), 1.0)
+    error = _largest_error(actual, exact)
+    assert error <= allowance, f"{what} is off by {error:.3g}, above {allowance:.3g} for {actual.dtype}"
 
 
 def assert_same_bits(actual: Tensor, expected: Tensor, *, what: str = "result") -> None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard import masks
+from regard import biases, masks
 from regard.attention import attention
+from regard.autocast import as_autocast_has_it, lowered
+from regard.biases import Bias
+from regard.compiling import without_values
 from regard.errors import ArgumentError, ArgumentTypeError
 from regard.masks import Mask
 from regard.problem import batch_shape, check_tensors
+from regard.short_way import briefly
+
+_CAUSAL = masks.causal()
 
 
 def scaled_dot_product_attention(
@@ -42,13 +48,25 @@ def scaled_dot_product_attention(
     In a floating-point mask, −inf excludes; so does the dtype's lowest value in a row that keeps another key,
     which is what models write for "masked". Excluded keys cost nothing where they form runs.
     """
-    check_tensors({"query": query})
-    query, key, value, attn_mask = _as_autocast_has_it(query, key, value, attn_mask)
+    if (
+        not torch.compiler.is_compiling()
+        and attn_mask is None
+        and dropout_p == 0
+        and (enable_gqa or _same_heads(query, key))
+    ):
+        output = briefly(
+            query, key, value, _CAUSAL if is_causal else None, scale, 0 if is_causal else None, 0
+        )
+        if output is not None:
+            return output
+    attn_mask = None if attn_mask is None else lowered(attn_mask, query)
+    query, key, value = as_autocast_has_it(query, key, value)
     check_tensors({"query": query, "key": key, "value": value})
     if is_causal and attn_mask is not None:
         raise ArgumentError("`attn_mask` must be None when `is_causal` is set, got both")
     query, key, value = _heads_as_batch(query, key, value, enable_gqa)
-    mask, bias = (masks.causal() if is_causal else None), None
+    mask = _CAUSAL if is_causal else None
+    bias: Bias | None = None
     if attn_mask is not None:
         mask, bias = _understood(attn_mask, query, key, value)
     return attention(
@@ -63,20 +81,11 @@ def scaled_dot_product_attention(
     )
 
 
-def _as_autocast_has_it(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Under autocast, torch's function is one of those that compute in the lower precision."""
-    device = query.device.type
-    if not torch.is_autocast_enabled(device):
-        return query, key, value, attn_mask
-    dtype = torch.get_autocast_dtype(device)
-
-    def cast(tensor: Tensor) -> Tensor:
-        floating = isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.dtype != torch.float64
-        return tensor.to(dtype) if floating else tensor
-
-    return cast(query), cast(key), cast(value), None if attn_mask is None else cast(attn_mask)
+def _same_heads(query: Tensor, key: Tensor) -> bool:
+    try:
+        return query.size(-3) == key.size(-3)
+    except (AttributeError, TypeError, IndexError):  # no tensors, or none with heads
+        return False
 
 
 def _heads_as_batch(
@@ -100,7 +109,7 @@ def _heads_as_batch(
 
 def _understood(
     attn_mask: Tensor, query: Tensor, key: Tensor, value: Tensor
-) -> tuple[Mask | None, Tensor | None]:
+) -> tuple[Mask | None, Bias | None]:
     """torch's mask, broadcast, as a mask of which pairs take part and a bias of what is added to the rest."""
     if not isinstance(attn_mask, Tensor):
         raise ArgumentTypeError(f"`attn_mask` must be a tensor, got a {type(attn_mask).__name__}")
@@ -109,8 +118,10 @@ def _understood(
     attn_mask = _four_dimensional(attn_mask, query, key, value)
     if attn_mask.dtype == torch.bool:
         return masks.dense(attn_mask), None
-    allowed, bias = split_additive(attn_mask)
-    return masks.dense(allowed), bias
+    allowed, rest = split_additive(attn_mask)
+    if rest is None:
+        return masks.dense(allowed), None
+    return masks.dense(allowed), biases.Rest(rest) if without_values(attn_mask) else biases.dense(rest)
 
 
 def split_additive(additive: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -126,7 +137,9 @@ def split_additive(additive: Tensor) -> tuple[Tensor, Tensor | None]:
     values = narrow.detach()
     live = values > torch.finfo(values.dtype).min
     allowed = torch.where(live.any(-1, keepdim=True), live | values.isnan(), values != -torch.inf)
-    if not additive.requires_grad and not bool(values.masked_fill(~allowed, 0).any()):
+    # In a graph nobody can look whether anything is left: the operator does.
+    left = without_values(additive) or additive.requires_grad
+    if not left and not bool(values.masked_fill(~allowed, 0).any()):
         return allowed.expand(additive.shape), None
     return allowed.expand(additive.shape), narrow.masked_fill(~allowed, 0).expand(additive.shape)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from regard.errors import ArgumentError, ArgumentTypeError
 from regard.intervals import Intervals
 from regard.masks.compiled import Frame, KeySets
+from regard.masks.runs import Run
 
 
 class Mask(ABC):
@@ -23,6 +25,11 @@ class Mask(ABC):
     @abstractmethod
     def compile(self, frame: Frame) -> KeySets:
         """The key sets of every row of one call."""
+
+    @cached_property
+    def run(self) -> Run | None:
+        """The mask as one run of keys that moves with the query, if it is that for every item and head."""
+        return None
 
     def to(self, device: torch.device | str) -> Mask:
         """The same mask with its tensors on `device`."""
@@ -160,8 +167,16 @@ class And(Mask):
 
     left: Mask
     right: Mask
+    name = "and"
+
+    @cached_property
+    def run(self) -> Run | None:
+        left, right = self.left.run, self.right.run
+        return None if left is None or right is None else left & right
 
     def compile(self, frame: Frame) -> KeySets:
+        if (run := self.run) is not None:
+            return KeySets(frame.run(run))
         return self.left.compile(frame) & self.right.compile(frame)
 
     def __repr__(self) -> str:
@@ -174,6 +189,7 @@ class Or(Mask):
 
     left: Mask
     right: Mask
+    name = "or"
 
     def compile(self, frame: Frame) -> KeySets:
         return self.left.compile(frame) | self.right.compile(frame)
@@ -187,6 +203,7 @@ class Not(Mask):
     """Pairs that the mask forbids."""
 
     mask: Mask
+    name = "not"
 
     def compile(self, frame: Frame) -> KeySets:
         return ~self.mask.compile(frame)

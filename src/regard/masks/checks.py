@@ -1,4 +1,7 @@
-"""The numbers that masks are built from and placed by, as checked int64 tensors."""
+"""The numbers that masks are built from and placed by, as checked int64 tensors.
+
+In a graph that is being traced numbers have no values yet: the operator checks them as it builds the mask.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regard.compiling import without_values
 from regard.errors import ArgumentError, ArgumentTypeError
 
 Integers = int | Sequence[int] | Sequence[Sequence[int]] | Tensor
@@ -26,24 +30,28 @@ def integers(value: Integers, name: str, *, ranks: tuple[int, ...], least: int |
         tensor = tensor.to(torch.int64)
     if tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex():
         raise ArgumentTypeError(f"`{name}` must be integers, got dtype {tensor.dtype}")
-    tensor = tensor.detach().to(torch.int64, copy=True)
+    tensor = tensor.detach().to(torch.int64)
     if tensor.dim() == 0:
         tensor = tensor.view(1)
     if tensor.dim() not in ranks:
         wanted = " or ".join(str(rank) for rank in ranks)
         raise ArgumentError(f"`{name}` must have rank {wanted}, got shape {tuple(tensor.shape)}")
-    if least is not None and tensor.numel() and int(tensor.min()) < least:
+    if least is not None and not without_values(tensor) and tensor.numel() and int(tensor.min()) < least:
         raise ArgumentError(f"`{name}` must be at least {least}, got {int(tensor.min())}")
     # Nothing lies as far away as that: what reaches further reaches everything.
-    return tensor.clamp_(-_FARTHEST, _FARTHEST)
+    return tensor.clamp(-_FARTHEST, _FARTHEST)
 
 
 def integer_or_per_head(
     value: int | Sequence[int] | Tensor, name: str, *, least: int | None = None
 ) -> int | Tensor:
     """A plain int where one number serves every head, otherwise an int64 tensor `[Hq]`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if least is not None and value < least:
+            raise ArgumentError(f"`{name}` must be at least {least}, got {value}")
+        return value if abs(value) <= _FARTHEST else _FARTHEST if value > 0 else -_FARTHEST
     tensor = integers(value, name, ranks=(1,), least=least)
-    if isinstance(value, Tensor | Sequence) and (tensor.numel() != 1 or isinstance(value, Sequence)):
+    if isinstance(value, Sequence) or tensor.numel() != 1 or without_values(tensor):
         return tensor
     return int(tensor.item())
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.errors import ArgumentError, ArgumentTypeError
 from regard.intervals import Intervals, hull, scan, varies
 from regard.masks.checks import start
+from regard.masks.runs import MovingRun, Run
 
 # Rows are counted in pieces of about this many entries of a dense mask.
 _PIECE_ENTRIES = 1 << 22
@@ -46,7 +47,7 @@ class Frame:
         """A frame whose queries, unless placed, are the last `n_queries` positions of the keys."""
         device = torch.device(device)
         for name, count in (("n_queries", n_queries), ("n_keys", n_keys)):
-            if isinstance(count, bool) or not isinstance(count, int):
+            if isinstance(count, bool) or not isinstance(count, int | torch.SymInt):
                 raise ArgumentTypeError(f"`{name}` must be an int, got {count!r}")
             if count < 0:
                 raise ArgumentError(f"`{name}` must be at least 0, got {count}")
@@ -105,6 +106,17 @@ class Frame:
         rows = torch.zeros((1, 1, self.n_queries), dtype=torch.int64, device=self.device)
         return Intervals.between(starts - self.first_key + rows, ends - self.first_key + rows, self.n_keys)
 
+    def run(self, run: Run) -> Intervals:
+        """The intervals of a run of keys that moves with the query: four ints, where positions are ints."""
+        # A frame of another kind may place its queries otherwise than one after another.
+        if type(self) is Frame and isinstance(self.query_start, int) and isinstance(self.key_start, int):
+            affine = run.columns(self.query_start - self.key_start, self.n_keys)
+            return MovingRun(affine, self.n_queries, self.n_keys, self.device)
+        positions, first = self.query_positions, self.first_key
+        starts = first if run.before is None else positions - run.before
+        ends = first + self.n_keys if run.after is None else positions + run.after + 1
+        return self.intervals(starts, ends)
+
 
 @dataclass(frozen=True, eq=False)
 class KeySets:
@@ -118,6 +130,14 @@ class KeySets:
         """From a bool tensor `[B or 1, Hq or 1, N, M]`: intervals where its rows have few runs."""
         intervals = scan(mask)
         return cls(intervals) if intervals is not None else cls(hull(mask), mask)
+
+    @property
+    def affine(self) -> tuple[int, int, int, int] | None:
+        """The intervals as (first start, start step, first end, end step), if they are such: see `MovingRun`.
+
+        Who takes these four does not touch `intervals`, whose tensors are then never made.
+        """
+        return self.intervals.affine if isinstance(self.intervals, MovingRun) else None
 
     def __and__(self, other: KeySets) -> KeySets:
         self._check_agreement(other)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.compiling import without_values
 from regard.errors import ArgumentError, ArgumentTypeError
 from regard.masks.base import Mask
 from regard.masks.compiled import Frame, KeySets
@@ -89,7 +90,7 @@ def dense(mask: Tensor) -> Mask:
             f"`mask` must have shape (queries, keys) or (batch or 1, heads or 1, queries, keys), got "
             f"{tuple(mask.shape)}{reason}"
         )
-    if mask.dtype != torch.bool:
+    if mask.dtype != torch.bool and not without_values(mask):
         if mask.numel() and not (int(mask.min()) >= 0 and int(mask.max()) <= 1):
             raise ArgumentError(
                 f"`mask` of integers must hold only 0 (excluded) and 1, got values from {int(mask.min())} to "

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard import intervals
+from regard.compiling import without_values
 from regard.errors import ArgumentError
 from regard.intervals import Intervals
 from regard.masks.base import Mask
@@ -112,8 +113,14 @@ def documents(
         for name, value in given.items()
     }
     bounds = checked["cu_seqlens"]
-    if bounds is not None and (
-        bounds.shape[-1] == 0 or bool((bounds[..., 0] != 0).any()) or bool((bounds.diff(dim=-1) < 0).any())
+    if (
+        bounds is not None
+        and not without_values(bounds)
+        and (
+            bounds.shape[-1] == 0
+            or bool((bounds[..., 0] != 0).any())
+            or bool((bounds.diff(dim=-1) < 0).any())
+        )
     ):
         raise ArgumentError(f"`cu_seqlens` must begin with 0 and never decrease, got {bounds.tolist()}")
     return Documents(**checked)

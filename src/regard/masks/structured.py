@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -13,6 +14,7 @@ from regard.errors import ArgumentError
 from regard.masks.base import Mask
 from regard.masks.checks import Integers, integer_or_per_head, integers, over_batch, over_heads
 from regard.masks.compiled import Frame, KeySets
+from regard.masks.runs import Run
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -21,8 +23,10 @@ class Causal(Mask):
 
     name = "causal"
 
+    run = Run(after=0)
+
     def compile(self, frame: Frame) -> KeySets:
-        return KeySets(frame.intervals(frame.first_key, frame.query_positions + 1))
+        return KeySets(frame.run(self.run))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,7 +36,13 @@ class SlidingWindow(Mask):
     size: int | Tensor
     name = "sliding_window"
 
+    @cached_property
+    def run(self) -> Run | None:
+        return Run(self.size - 1, 0) if isinstance(self.size, int) else None
+
     def compile(self, frame: Frame) -> KeySets:
+        if (run := self.run) is not None:
+            return KeySets(frame.run(run))
         after = frame.query_positions + 1
         return KeySets(frame.intervals(after - over_heads(self.size, frame.device), after))
 
@@ -48,7 +58,15 @@ class Band(Mask):
     after: int | Tensor | None
     name = "band"
 
+    @cached_property
+    def run(self) -> Run | None:
+        if isinstance(self.before, Tensor) or isinstance(self.after, Tensor):
+            return None
+        return Run(self.before, self.after)
+
     def compile(self, frame: Frame) -> KeySets:
+        if (run := self.run) is not None:
+            return KeySets(frame.run(run))
         position, first = frame.query_positions, frame.first_key
         starts = first if self.before is None else position - over_heads(self.before, frame.device)
         ends = (

@@ -1,0 +1,101 @@
+"""What the compiled core offers to Python; `engines/native.py` is its one caller, but for the short way."""
+
+from torch import Tensor
+
+class Problem:
+    """A validated problem: tensors kept alive, read as pointers and strides. ValueError where shapes disagree."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None,
+        starts: Tensor | None,
+        ends: Tensor | None,
+        run: tuple[int, int, int, int] | None,
+        dense: Tensor | None,
+        query_start: int | Tensor,
+        key_start: int | Tensor,
+        scale: float,
+        softcap: float,
+        bias_kind: str,
+        bias: Tensor | None,
+        sink_logits: Tensor | None,
+        drop_below: int,
+        keep_scale: float,
+        seed: int,
+        first_item: int,
+        first_head: int,
+    ) -> None:
+        """Sets are int64 tables `[B|1, Hq|1, N, K]` of starts and ends, or one `run` a row:
+        `(first_start, start_step, first_end, end_step)`, row i holding the columns from `first_start + i *
+        start_step` up to `first_end + i * end_step`, clipped to the keys.
+        """
+
+def forward(
+    problem: Problem,
+    output: Tensor,
+    maximum: Tensor,
+    shift: Tensor,
+    denominator: Tensor,
+    logsumexp: Tensor,
+    threads: int,
+) -> None:
+    """Fill `output` `[B, Hq, N, Ev]` and the rest, contiguous float32 `[B, Hq, N]`."""
+
+def backward(
+    problem: Problem,
+    output: Tensor,
+    shift: Tensor,
+    denominator: Tensor,
+    grad_output: Tensor,
+    grad_logsumexp: Tensor | None,
+    grad_query: Tensor | None,
+    grad_key: Tensor | None,
+    grad_value: Tensor | None,
+    grad_bias: Tensor | None,
+    grad_sinks: Tensor | None,
+    threads: int,
+) -> None:
+    """Fill the gradients that are not None, contiguous float32, each shaped like what it belongs to.
+
+    `output` and `grad_output` are `[B, Hq, N, Ev]` in the query's dtype and `grad_logsumexp` is float32 `[B, Hq, N]`, of any
+    strides; `shift` and `denominator` are those of the forward pass. A dense `grad_bias` is added to.
+    """
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    before: int | None,
+    after: int | None,
+    offset: int | None,
+    scale: float | None,
+    threads: int,
+) -> Tensor | None:
+    """The short way: the output, or None if the call is not plain (which says nothing about its being right).
+
+    Plain are tensors of exactly torch.Tensor or Parameter, on the CPU, of one rank (2 to 4), one dtype of
+    float32, bfloat16 and float16, no negated views, and sizes that fit without broadcasting. Row i stands at column `offset + i`
+    (None: the rows are the last columns) and may attend `before` columns back and `after` ahead; None is no
+    bound. `scale` None is 1/√E. Gradients, autocast, modes and transforms are the caller's to
+    rule out.
+    """
+
+def isa() -> tuple[str, str]:
+    """The chosen instruction set and why. EngineError if REGARD_ISA forbids to choose any."""
+
+def runnable_isas() -> list[str]:
+    """The instruction sets that this machine can run, widest first."""
+
+def thread_runtime() -> tuple[str, str]:
+    """("openmp", the borrowed runtime's path), ("pool", "") or, in a forked child, ("none", "")."""
+
+def use_own_pool(always: bool) -> None:
+    """For tests: run on the core's own threads even where an OpenMP runtime could be borrowed."""
+
+def know_torch(tensor: type, parameter: type, dtypes: tuple[object, ...], empty_like: object) -> None:
+    """Torch's tensor types, its float32, bfloat16, float16, int64 and bool, and its `empty_like`."""
+
+def use_exchange(capsule: object | None) -> bool:
+    """Read tensors through torch's DLPack table, or, if it is None or cannot be used, their attributes."""

@@ -1,0 +1,131 @@
+"""Ctrl-C ends a call that would take many minutes, whichever thread is at work, and leaves nothing broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("regard._native", reason="the native core is not built")
+
+# The alarm raises what Ctrl-C raises, on the main thread, while the kernel runs. A call that did not hear it
+# would outlast the time that `run_python` gives the process.
+SETUP = """
+import os, signal, threading, torch, regard
+from regard.engines import native
+import regard._native
+torch.set_num_threads({threads})
+regard._native.use_own_pool({own_pool})
+def interrupt_soon(after=1.0):
+    threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
+def small():
+    torch.manual_seed(0)
+    q = torch.randn(1, 4, 300, 32)
+    return regard.attention(q, q, q, engine="native")
+expected = small()
+"""
+
+MINUTES_LONG = (
+    SETUP
+    + """
+def many(length, dim):  # heads and rows that are all one, so that they take no memory
+    return torch.randn(dim).expand(1, {heads}, length, dim)
+q, k, v = many({n_queries}, {dim}), many({n_keys}, {dim}), many({n_keys}, 1)
+interrupt_soon()
+try:
+    regard.attention(q, k, v, engine="native")
+    print("ran to its end")
+except KeyboardInterrupt:
+    assert torch.equal(small(), expected)
+    print("interrupted")
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("threads", "own_pool"), [(1, False), (2, False), (2, True)], ids=["alone", "borrowed", "own"]
+)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param({"n_queries": 200_000, "n_keys": 200_000, "dim": 128, "heads": 16}, id="many rows"),
+        pytest.param({"n_queries": 8, "n_keys": 512, "dim": 512, "heads": 10_000_000}, id="decoding"),
+        pytest.param({"n_queries": 200, "n_keys": 2_000_000, "dim": 512, "heads": 100}, id="long rows"),
+    ],
+)
+def test_a_minutes_long_call_ends(
+    run_python: Callable[..., str], sizes: dict[str, int], threads: int, own_pool: bool
+) -> None:
+    program = MINUTES_LONG.format(**sizes, threads=threads, own_pool=own_pool)
+    assert run_python(program, OMP_NUM_THREADS="") == "interrupted"
+
+
+OTHER_THREAD = (
+    SETUP
+    + """
+q = torch.randn(1, 1, 3000, 64).expand(1, 16, 3000, 64)
+results, done = [], threading.Event()
+def work():
+    results.append(regard.attention(q, q, q, engine="native"))
+    done.set()
+interrupt_soon(0.2)
+threading.Thread(target=work).start()
+try:
+    done.wait()
+    signal.pause()  # it was over early: the signal still comes
+except KeyboardInterrupt:
+    done.wait()
+    assert torch.equal(results[0], regard.attention(q, q, q, engine="native"))
+    print("the main thread was interrupted, the other ran to its end")
+"""
+)
+
+
+def test_a_call_on_another_thread_is_left_alone(run_python: Callable[..., str]) -> None:
+    program = OTHER_THREAD.format(threads=2, own_pool=False)
+    assert run_python(program).startswith("the main thread was interrupted")
+
+
+HANDLER = (
+    SETUP
+    + """
+seen = []
+def handler(signum, frame):
+    seen.append(small())  # a call inside a call
+    if len(seen) == 2:
+        raise OSError("enough")
+signal.signal(signal.SIGUSR1, handler)
+for after in (0.3, 1.0):
+    threading.Timer(after, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+q = torch.randn(1, 1, 200_000, 128).expand(1, 16, 200_000, 128)
+try:
+    regard.attention(q, q, q, engine="native")
+except OSError as error:
+    assert all(torch.equal(answer, expected) for answer in seen)
+    print(error, len(seen))
+"""
+)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_handlers_run_and_may_compute_and_raise(run_python: Callable[..., str], threads: int) -> None:
+    assert run_python(HANDLER.format(threads=threads, own_pool=False)) == "enough 2"
+
+
+LEFT_BEHIND = (
+    SETUP
+    + """
+q = torch.randn(128).expand(1, 16, {n}, 128)
+threading.Thread(target=lambda: regard.attention(q, q, q, engine="native"), daemon=True).start()
+import time
+time.sleep(0.5)
+print("leaving")
+"""
+)
+
+
+@pytest.mark.parametrize("n", [6000, 200_000], ids=["seconds left", "minutes left"])
+def test_a_daemon_thread_at_work_does_not_stop_the_process_from_ending(
+    run_python: Callable[..., str], n: int
+) -> None:
+    assert run_python(LEFT_BEHIND.format(threads=2, own_pool=False, n=n)) == "leaving"
