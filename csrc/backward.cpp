@@ -52,7 +52,7 @@ struct Run {
   std::vector<GroupRange> reached_by;
   std::vector<std::int64_t> turns;
   std::vector<double> table;
-  // A dense bias may be shared by items and heads: a task then goes through all of them, so that each entry has one owner.
+  // A dense bias may be shared by items and heads: a task then goes through all of them, and each entry has one owner.
   std::int64_t items_a_task = 1, heads_a_task = 1;
 
   Run(const Kernels& k, const Problem& p, const Backward& b) : kernels(k), problem(p), backward(b) {

@@ -1,8 +1,8 @@
 // The backward pass of a whole problem: what it reads and fills, how it is cut, and how tasks take turns.
 //
 // A task owns a chunk of the keys of one key head, and a share of its rows. It forms the chunk's weights again, keeps
-// dK and dV of the chunk to itself until it is done, and adds the chunk's part of dQ to each row. Whatever several tasks
-// add to is added to in the order of the tasks, each waiting for its turn, so that sums always have the same bits.
+// dK and dV of the chunk to itself until it is done, and adds the chunk's part of dQ to each row. What several tasks
+// add to is added to in their order, each waiting for its turn: sums have the same bits on any number of threads.
 #pragma once
 
 #include <cstdint>

@@ -10,6 +10,7 @@
 #include "binding_backward.h"
 #include "binding_problem.h"
 #include "binding_run.h"
+#include "binding_scan.h"
 #include "binding_tensor.h"
 #include "interrupt.h"
 #include "kernels.h"
@@ -63,6 +64,7 @@ NB_MODULE(_native, m) {
   m.def("attend", attend, "query"_a, "key"_a, "value"_a, "before"_a.none(), "after"_a.none(), "offset"_a.none(),
         "scale"_a.none(), "threads"_a);
   bind_backward(m);
+  bind_scan(m);
   m.def("know_torch", know_torch, "tensor"_a, "parameter"_a, "dtypes"_a, "empty_like"_a);
   m.def("use_exchange", [](nb::handle capsule) { return use_exchange(capsule.ptr()); }, "capsule"_a.none());
   m.def("isa", isa);

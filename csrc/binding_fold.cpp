@@ -1,9 +1,7 @@
 // Questions to the weights as Python asks them: tensors checked against the problem, then run.
 #include "binding_fold.h"
 
-#include <initializer_list>
-#include <string>
-
+#include "binding_elements.h"
 #include "binding_problem.h"
 #include "binding_run.h"
 #include "binding_tensor.h"
@@ -15,52 +13,31 @@ using namespace nb::literals;
 namespace regard {
 namespace {
 
-using Shape = std::initializer_list<std::int64_t>;
-
-[[noreturn]] void refuse(const char* name, const char* what) {
-  throw nb::value_error((std::string("`") + name + "` " + what).c_str());
-}
-
 bool is_float(Kind kind) { return kind == Kind::f32 || kind == Kind::bf16 || kind == Kind::f16; }
 
 DType dtype_of(Kind kind) {
   return kind == Kind::bf16 ? DType::bf16 : kind == Kind::f16 ? DType::f16 : DType::f32;
 }
 
-View read(nb::handle object) {
-  View view;
-  if (!read_tensor(object.ptr(), view)) throw nb::python_error();
-  return view;
-}
-
-bool has_shape(const View& view, Shape shape) {
-  if (view.ndim != static_cast<int>(shape.size()) || !view.on_cpu) return false;
-  int d = 0;
-  for (const std::int64_t size : shape) {
-    if (view.shape[d++] != size) return false;
-  }
-  return true;
-}
-
 /// The elements of a contiguous tensor of a kind and shape; null for None, or where there are none.
 template <class T>
 T* elements(nb::handle object, Kind kind, Shape shape, const char* name) {
   if (object.is_none()) return nullptr;
-  const View view = read(object);
+  const View view = view_of(object);
   bool fits = view.kind == kind && has_shape(view, shape);
   std::int64_t step = 1;
   for (int d = view.ndim - 1; fits && d >= 0; --d) {
     fits = view.shape[d] <= 1 || view.stride[d] == step;
     step *= view.shape[d];
   }
-  if (!fits && step != 0) refuse(name, "must be contiguous, of the kind and shape that the question has");
+  if (!fits && step != 0) refuse_tensor(name, "must be contiguous, of the kind and shape that the question has");
   return step == 0 ? nullptr : static_cast<T*>(view.data);
 }
 
 /// Vectors `[batch, heads, length, dim]` of any strides.
 Tensor vectors(const View& view, const Problem& p, std::int64_t heads, std::int64_t length) {
   if (view.ndim != 4 || !has_shape(view, {p.batch, heads, length, view.shape[3]}) || !is_float(view.kind)) {
-    refuse("x", "must be [batch, heads, length, dim] in float32, bfloat16 or float16");
+    refuse_tensor("x", "must be [batch, heads, length, dim] in float32, bfloat16 or float16");
   }
   Tensor tensor;
   tensor.data = view.data;
@@ -78,7 +55,7 @@ RowNormalizer normalizer_of(const Problem& p, nb::handle shift, nb::handle denom
 /// The innermost of four sizes: what a question with an argument was given.
 std::int64_t last_size(nb::handle object) {
   if (object.is_none()) return 0;
-  const View view = read(object);
+  const View view = view_of(object);
   return view.ndim == 4 ? view.shape[3] : 0;
 }
 
@@ -103,7 +80,7 @@ void fold(const BoundProblem& problem, nb::handle shift, nb::handle denominator,
   f.top_weights = elements<float>(top_weights, Kind::f32, {b, h, n, f.top}, "top_weights");
   f.top_columns = elements<std::int64_t>(top_columns, Kind::i64, {b, h, n, f.top}, "top_columns");
   if (!x.is_none()) {
-    const View view = read(x);
+    const View view = view_of(x);
     f.x_of_query_heads = view.ndim == 4 && view.shape[1] == h;
     f.x = vectors(view, p, f.x_of_query_heads ? h : p.key_heads, m);
     f.x_dim = view.shape[3];
@@ -114,13 +91,13 @@ void fold(const BoundProblem& problem, nb::handle shift, nb::handle denominator,
   f.queries = elements<const std::uint8_t>(queries, Kind::boolean, {n}, "queries");
   f.diagonals = elements<float>(diagonals, Kind::f32, {b, h, n + m > 0 ? n + m - 1 : 0}, "diagonals");
   f.pooled_columns = last_size(pooled);
-  f.pooled_rows = pooled.is_none() ? 0 : read(pooled).shape[2];
+  f.pooled_rows = pooled.is_none() ? 0 : view_of(pooled).shape[2];
   f.pooled = elements<float>(pooled, Kind::f32, {b, h, f.pooled_rows, f.pooled_columns}, "pooled");
-  if (f.mass != nullptr && f.mass_keys == nullptr && m > 0) refuse("mass_keys", "must be there with `mass`");
-  if ((f.top_weights == nullptr) != (f.top_columns == nullptr)) refuse("top_columns", "must be as `top_weights` is");
-  if (f.applied != nullptr && m > 0 && f.x.data == nullptr) refuse("x", "must be there with `applied`");
-  if (b * h * n > 0 && f.normalizer.shift == nullptr) refuse("shift", "must be there");
-  if (b * h * n > 0 && f.normalizer.denominator == nullptr) refuse("denominator", "must be there");
+  if (f.mass != nullptr && f.mass_keys == nullptr && m > 0) refuse_tensor("mass_keys", "must be there with `mass`");
+  if ((f.top_weights == nullptr) != (f.top_columns == nullptr)) refuse_tensor("top_columns", "must be as `top_weights` is");
+  if (f.applied != nullptr && m > 0 && f.x.data == nullptr) refuse_tensor("x", "must be there with `applied`");
+  if (b * h * n > 0 && f.normalizer.shift == nullptr) refuse_tensor("shift", "must be there");
+  if (b * h * n > 0 && f.normalizer.denominator == nullptr) refuse_tensor("denominator", "must be there");
   run_released(pairs_of(p) * static_cast<double>(p.head_dim + f.x_dim + 16), threads,
                [&](const Kernels& kernels, int useful) { return run_fold(kernels, p, f, useful); });
 }
@@ -129,13 +106,13 @@ void fold_transposed(const BoundProblem& problem, nb::handle shift, nb::handle d
                      nb::handle result, int threads) {
   const Problem& p = problem.get();
   FoldTransposed f;
-  const View view = read(x);
+  const View view = view_of(x);
   f.x = vectors(view, p, p.query_heads, p.n_queries);
   f.x_dim = view.shape[3];
   f.normalizer = normalizer_of(p, shift, denominator);
   f.result = elements<float>(result, Kind::f32, {p.batch, p.query_heads, p.n_keys, f.x_dim}, "result");
   if (p.n_queries > 0 && f.result != nullptr && (f.normalizer.shift == nullptr || f.normalizer.denominator == nullptr)) {
-    refuse("shift", "must be there, and `denominator`");
+    refuse_tensor("shift", "must be there, and `denominator`");
   }
   if (f.result == nullptr) return;
   run_released(pairs_of(p) * static_cast<double>(p.head_dim + f.x_dim + 16), threads,
@@ -148,23 +125,23 @@ void fold_rows(const BoundProblem& problem, nb::handle shift, nb::handle denomin
   const Problem& p = problem.get();
   FoldRows f;
   f.normalizer = normalizer_of(p, shift, denominator);
-  if (shift.is_none() != denominator.is_none()) refuse("denominator", "must be as `shift` is");
-  const View numbers = read(rows);
-  if (numbers.ndim != 1) refuse("rows", "must be int64 [rows]");
+  if (shift.is_none() != denominator.is_none()) refuse_tensor("denominator", "must be as `shift` is");
+  const View numbers = view_of(rows);
+  if (numbers.ndim != 1) refuse_tensor("rows", "must be int64 [rows]");
   f.n_rows = numbers.shape[0];
   f.rows = elements<const std::int64_t>(rows, Kind::i64, {f.n_rows}, "rows");
-  if (item < 0 || item >= p.batch || head < 0 || head >= p.query_heads) refuse("head", "must lie in the problem");
-  if (first < 0 || last > p.n_keys || first > last) refuse("first", "and `last` must lie in the keys");
+  if (item < 0 || item >= p.batch || head < 0 || head >= p.query_heads) refuse_tensor("head", "must lie in the problem");
+  if (first < 0 || last > p.n_keys || first > last) refuse_tensor("first", "and `last` must lie in the keys");
   for (std::int64_t i = 0; i < f.n_rows; ++i) {
-    if (f.rows[i] < 0 || f.rows[i] >= p.n_queries) refuse("rows", "must lie in the problem");
+    if (f.rows[i] < 0 || f.rows[i] >= p.n_queries) refuse_tensor("rows", "must lie in the problem");
   }
   f.item = item;
   f.head = head;
   f.first = first;
   f.last = last;
-  const View to = read(result);
+  const View to = view_of(result);
   if (!has_shape(to, {f.n_rows, last - first}) || to.kind != Kind::f32 || (to.shape[1] > 1 && to.stride[1] != 1)) {
-    refuse("result", "must be float32 [rows, columns], with unit last stride");
+    refuse_tensor("result", "must be float32 [rows, columns], with unit last stride");
   }
   f.result = static_cast<float*>(to.data);
   f.stride = to.stride[0];

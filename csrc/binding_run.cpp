@@ -77,18 +77,17 @@ class Released {
 
 template <class Call>
 void run_as(double work, int threads, const Call& call) {
-  const Kernels& kernels = kernels_or_raise();
   const int useful = 1 + static_cast<int>(work / kWorthAThread < 1e6 ? work / kWorthAThread : 1e6);
   threads = threads < useful ? threads : useful;
   if (work < kKeepsGil) {
-    call(kernels, threads);
+    call(threads);
     return;
   }
   bool completed;
   {
     Released released;
     const PollScope scope(Released::poll, &released);
-    completed = call(kernels, threads);
+    completed = call(threads);
   }
   if (!completed) throw nb::python_error();
 }
@@ -106,13 +105,15 @@ const Kernels& kernels_or_raise() {
 }
 
 void run(const Problem& problem, const Forward& forward, int threads) {
-  run_as(work_of(problem), threads, [&](const Kernels& kernels, int useful) {
-    return run_forward(kernels, problem, forward, useful);
-  });
+  const Kernels& kernels = kernels_or_raise();
+  run_as(work_of(problem), threads, [&](int useful) { return run_forward(kernels, problem, forward, useful); });
 }
 
 void run_released(double work, int threads, const std::function<bool(const Kernels&, int)>& call) {
-  run_as(work, threads, call);
+  const Kernels& kernels = kernels_or_raise();
+  run_as(work, threads, [&](int useful) { return call(kernels, useful); });
 }
+
+void run_released(double work, int threads, const std::function<bool(int)>& call) { run_as(work, threads, call); }
 
 }  // namespace regard

@@ -19,4 +19,7 @@ void run(const Problem& problem, const Forward& forward, int threads);
 /// and returns false if it was interrupted.
 void run_released(double work, int threads, const std::function<bool(const Kernels&, int)>& call);
 
+/// The same for what needs no kernels, and so runs whatever REGARD_ISA says.
+void run_released(double work, int threads, const std::function<bool(int)>& call);
+
 }  // namespace regard

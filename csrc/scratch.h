@@ -16,10 +16,16 @@ class Scratch {
 
   /// At least `bytes`, or null if the system has no more. What it held may be lost.
   void* reserve(std::size_t bytes) {
-    if (bytes <= size_ && data_ != nullptr) return data_;
+    const std::size_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;  // never 0
+#if defined(__SANITIZE_ADDRESS__)
+    const bool enough = bytes == asked_;  // exactly as much as is asked for, so that a step past its end is seen
+    asked_ = bytes;
+#else
+    const bool enough = rounded <= size_;
+#endif
+    if (enough && data_ != nullptr) return data_;
     std::free(data_);
     size_ = 0;
-    const std::size_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;  // never 0
     data_ = std::aligned_alloc(kAlignment, rounded);
     if (data_ != nullptr) size_ = rounded;
     return data_;
@@ -29,6 +35,9 @@ class Scratch {
   static constexpr std::size_t kAlignment = 64;
   void* data_ = nullptr;
   std::size_t size_ = 0;
+#if defined(__SANITIZE_ADDRESS__)
+  std::size_t asked_ = 0;
+#endif
 };
 
 }  // namespace regard

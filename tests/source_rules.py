@@ -10,8 +10,8 @@ from pathlib import Path
 
 # Each module may import those of the stages before its own, and its neighbours as long as no circle arises.
 STAGES = (
-    {"errors"},
-    {"intervals", "indexing", "versions", "dropout", "diagonals", "products", "compiling"},
+    {"errors", "_native", "extension"},
+    {"intervals", "scanning", "indexing", "versions", "dropout", "diagonals", "products", "compiling"},
     {"masks", "biases"},
     {"problem"},
     {"autocast"},
@@ -80,6 +80,7 @@ def statements(node: ast.AST, inside_functions: bool, for_typing: bool) -> Itera
 def module_imports(package: Path, *, for_typing: bool = True) -> dict[str, set[str]]:
     """The modules of the package that each of its modules imports, inside functions too."""
     names = {module_name(file, package): file for file in python_files(package)}
+    names |= {file.stem: file for file in package.glob("*.pyi")}  # what is compiled stands as its stub alone
     imports: dict[str, set[str]] = {name: set() for name in names}
     for name, file in names.items():
         for target in imported_names(file, package, inside_functions=True, for_typing=for_typing):

@@ -23,7 +23,7 @@ N, M = 9, 24
 MASK = masks.causal() & masks.padding([20, 0]) | masks.sinks(1) & masks.sliding_window(20)
 
 
-def parts_of(inputs, cuts, mask=None, *, bias=None, engine="tiled", **extras):
+def parts_of(inputs, cuts, mask=None, *, bias=None, engine="auto", **extras):
     """One (output, logsumexp) a piece; the queries stay where they are and the keys where they were."""
     q, k, v = inputs
     n_keys = k.shape[-2]

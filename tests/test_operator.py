@@ -23,6 +23,7 @@ from regard.testing import assert_same_bits, make_inputs
 
 QUERY, KEY, VALUE = make_inputs(9, 11)
 OPERATOR = torch.ops.regard.attention.default
+FORWARD = torch.ops.regard.attention_forward.default
 PAIRS = torch.rand(9, 11, generator=torch.Generator().manual_seed(0)) < 0.5
 
 
@@ -73,7 +74,8 @@ def test_the_operators_keep_torchs_contract(name: str) -> None:
         for x in given
     )
     opcheck(OPERATOR, with_leaves)
-    results = OPERATOR(*given)
+    opcheck(FORWARD, with_leaves)
+    results = FORWARD(*given)
     for wanted in ([True] * 5, [False, True, False, False, False]):
         backward = torch.ops.regard.attention_backward.default
         # Second derivatives raise a sentence, so nothing requires gradients here.
@@ -86,8 +88,8 @@ def test_shapes_without_values_are_those_with_values(name: str) -> None:
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in given]
         fakes[5] = [mode.from_tensor(x) for x in given[5]]
-        expected = OPERATOR(*fakes)
-    for ours, fake in zip(OPERATOR(*given), expected, strict=True):
+        expected = [OPERATOR(*fakes), *FORWARD(*fakes)]
+    for ours, fake in zip([OPERATOR(*given), *FORWARD(*given)], expected, strict=True):
         assert (ours.shape, ours.stride(), ours.dtype) == (fake.shape, fake.stride(), fake.dtype)
 
 
@@ -166,11 +168,9 @@ def test_an_exported_program_saves_and_loads(strict: bool) -> None:
         assert_same_bits(loaded(query, KEY, VALUE), layer(query, KEY, VALUE))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
 def test_jit_trace_is_refused_in_a_sentence() -> None:
-    with (
-        pytest.warns(DeprecationWarning, match="jit.trace"),
-        pytest.raises(errors.EngineError, match=r"torch\.export"),
-    ):
+    with pytest.raises(errors.EngineError, match=r"torch\.export"):
         torch.jit.trace(regard.attention, (QUERY, KEY, VALUE))
 
 
@@ -219,15 +219,28 @@ def test_a_subclass_may_take_the_operator_over() -> None:
 
 def test_meta_tensors_have_no_attention_but_the_operator_has_their_shapes() -> None:
     given = [x.to("meta") if isinstance(x, torch.Tensor) else x for x in operands()]
-    out, maximum, *_ = OPERATOR(*given)
+    assert OPERATOR(*given).shape == (2, 4, 9, 8)
+    out, maximum, *_ = FORWARD(*given)
     assert (out.device.type, out.shape, maximum.shape) == ("meta", (2, 4, 9, 8), (2, 4, 9))
     with pytest.raises(errors.ArgumentTypeError, match="meta"):
         regard.attention(*given[:3])
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_a_graph_without_gradients_gives_some_all_the_same(name: str) -> None:
+    given = operands(**CALLS[name])
+    gradients = []
+    for function in (OPERATOR, lambda *given: FORWARD(*given)[0]):
+        leaves = [tensor.clone().requires_grad_() for tensor in given[:3]]
+        out = function(*leaves, *given[3:])
+        gradients.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    for one, other in zip(*gradients, strict=True):
+        assert_same_bits(one, other)
+
+
 def test_second_derivatives_say_who_gives_them() -> None:
     query = QUERY.clone().requires_grad_()
-    out, *_ = OPERATOR(query, *operands()[1:])
+    out, *_ = FORWARD(query, *operands()[1:])
     (gradient,) = torch.autograd.grad(out.square().sum(), query, create_graph=True)
     with pytest.raises(errors.EngineError, match='engine="reference"'):
         gradient.sum().backward()
@@ -236,7 +249,7 @@ def test_second_derivatives_say_who_gives_them() -> None:
 def test_a_mask_changed_between_the_passes_is_an_error() -> None:
     table = PAIRS.clone()
     query = QUERY.clone().requires_grad_()
-    out, *_ = OPERATOR(query, *operands(masks.dense(table))[1:])
+    out, *_ = FORWARD(query, *operands(masks.dense(table))[1:])
     table.fill_(True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard import biases, errors, masks
@@ -160,11 +160,6 @@ class _Functions(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class _Operators(TorchDispatchMode):
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        return function(*args, **(kwargs or {}))
-
-
 @contextmanager
 def _tracing() -> Iterator[None]:
     with forward_ad.dual_level():
@@ -173,14 +168,23 @@ def _tracing() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "watching",
-    [_Functions, _Operators, _tracing, lambda: torch.autocast("cpu", dtype=torch.bfloat16)],
-    ids=["function mode", "dispatch mode", "forward mode", "autocast"],
+    [_Functions, _tracing, lambda: torch.autocast("cpu", dtype=torch.bfloat16)],
+    ids=["function mode", "forward mode", "autocast"],
 )
 def test_under_a_watching_mode_calls_go_the_long_way(watching, answers: list[torch.Tensor]) -> None:
     with watching():
         regard.attention(*INPUTS)
         regard.scaled_dot_product_attention(*INPUTS, enable_gqa=True)
     assert not answers
+
+
+def test_the_operator_goes_it_inside(answers: list[torch.Tensor]) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda q, k, v: regard.attention(q, k, v, masks.causal()), backend="aot_eager")
+    assert_same_bits(compiled(*INPUTS), the_long_way(*INPUTS, mask=masks.causal()))
+    assert len(answers) == 1
+    compiled(Q.clone().requires_grad_(), K, V)
+    assert len(answers) == 1
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,10 @@ inline std::size_t backward_scratch(const Problem& p, const BackwardWork& work) 
   return arena.used;
 }
 
+REGARD_INLINE i64* turn_of(const Problem& p, const BackwardWork& work, const Group& g) {
+  return work.query_turn + (g.item * p.key_heads + g.key_head) * work.plan.groups + g.first_row / kGroup;
+}
+
 /// Wait until every chunk before this one that the group reaches has added to its dQ. False: interrupted.
 inline bool await_rows(const BackwardWork& work, const Group& g, i64 first_column, const i64* turn) {
   i64 least = 0;
@@ -60,24 +64,25 @@ inline void part_of_group(const Problem& p, const BackwardWork& work, const Unit
   if (b.grad_query) add_to_query<W>(p, rooms.chunk, r);
 }
 
-/// Rows that are not finite were left out of a product over rows: they reach the keys that they may attend, and no other.
+/// Rows that are not finite were left out of products over rows: they reach the keys that they may attend, no other.
 inline void add_special_rows(const Problem& p, const BackwardWork& work, const RowGroup& r, BackwardRooms& rooms) {
   const Chunk& c = rooms.chunk;
   const i64 lanes = r.g.lanes();
-  const auto add = [&](const Tensor& t, int lane, i64 dim, const float* factors, bool of_weights, i64 stride, float* to) {
+  const auto add = [&](const Tensor& t, int lane, i64 dim, const float* factors, u32 none, i64 stride, float* to) {
     unpack(row_of(t, r.g.item, r.heads[lane], r.queries[lane]), dim, dim, rooms.row);
     for (i64 key = r.first; key < r.last; key++) {
       const float factor = factors[(key - r.first) * lanes + lane];
-      if (of_weights ? bits_of<u32>(factor) == 0x80000000u : factor == 0) continue;
+      if (bits_of<u32>(factor) == none) continue;
       for (i64 i = 0; i < dim; i++) to[key * stride + i] += factor * rooms.row[i];
     }
   };
   if (work.backward->grad_value)
     for (int s = 0; s < r.special_grads; s++)
-      add(work.backward->grad_output, r.special_grad[s], p.value_dim, r.weights, true, c.value_stride, c.grad_value);
+      add(work.backward->grad_output, r.special_grad[s], p.value_dim, r.weights, kTakesNone, c.value_stride,
+          c.grad_value);
   if (work.backward->grad_key)
     for (int s = 0; s < r.special_queries; s++)
-      add(p.query, r.special_query[s], p.head_dim, r.slopes, false, c.key_stride, c.grad_key);
+      add(p.query, r.special_query[s], p.head_dim, r.slopes, 0, c.key_stride, c.grad_key);
 }
 
 /// A part of the chunk, from its key `first` to `last`, against `n` groups.
@@ -93,15 +98,16 @@ inline void part_of_chunk(const Problem& p, const BackwardWork& work, const Unit
     if (!reached.empty()) {
       r.first = round_down(reached.first - c.first, kRows);
       r.last = round_up(reached.last - c.first, kRows);
-      const bool cut = reached.cut || c.first + r.first != reached.first || min(c.first + r.last, c.last) != reached.last;
+      const i64 end = min(c.first + r.last, c.last);
+      const bool cut = reached.cut || c.first + r.first != reached.first || end != reached.last;
       if (r.g.vectors == 1) part_of_group<1>(p, work, units, r, cut, rooms);
       else if (r.g.vectors == 2) part_of_group<2>(p, work, units, r, cut, rooms);
       else part_of_group<kColumns>(p, work, units, r, cut, rooms);
       from = min(from, r.first);
       to = max(to, r.last);
     }
-    values[i] = {r.weights, r.g.lanes(), r.first, r.last, r.grad_rows, c.value_stride, r.g.rows};
-    keys[i] = {r.slopes, r.g.lanes(), r.first, r.last, r.query_rows, c.key_stride, r.g.rows};
+    values[i] = {r.weights, r.live, r.g.lanes(), r.first, r.last, r.grad_rows, c.value_stride, r.g.rows};
+    keys[i] = {r.slopes, r.live, r.g.lanes(), r.first, r.last, r.query_rows, c.key_stride, r.g.rows};
   }
   if (work.backward->grad_value) add_transposed(values, n, from, to, c.grad_value, c.value_stride);
   if (work.backward->grad_key) add_transposed(keys, n, from, to, c.grad_key, c.key_stride);
@@ -129,7 +135,7 @@ inline int gather(const Problem& p, const BackwardWork& work, const BackwardTask
     if (!p.dense || occupied(p, r.g, reached.first, reached.last)) {
       n++;
     } else if (work.backward->grad_query) {  // adds nothing, but those that come after count on its turn
-      i64* turn = work.query_turn + head_index * work.plan.groups + group;
+      i64* turn = turn_of(p, work, r.g);
       if (!await_rows(work, r.g, rooms.chunk.first, turn)) return -1;
       regard::pass_turn(turn, task.chunk + 1);
     }
@@ -152,7 +158,7 @@ inline bool all_rows(const Problem& p, const BackwardWork& work, const BackwardT
     if (!work.backward->grad_query) continue;
     for (int i = 0; i < n; i++) {
       const RowGroup& r = rooms.rows[i];
-      i64* turn = work.query_turn + (task.item * p.key_heads + task.key_head) * work.plan.groups + r.g.first_row / kGroup;
+      i64* turn = turn_of(p, work, r.g);
       if (!await_rows(work, r.g, c.first, turn)) return false;
       end_rows(p, *work.backward, r, p.scale, rooms.row);
       regard::pass_turn(turn, task.chunk + 1);

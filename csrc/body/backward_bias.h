@@ -10,9 +10,12 @@ namespace gradients {
 /// A task's part of the gradients of a table: one row for each head that it works on, the entries [first, last).
 struct Table {
   i64 first, last, heads;
-  double* sums;    // [heads][last - first]
+  double* sums;      // [heads][last - first]
   float* diagonals;  // of a relative table: room for the diagonals of a part
-  REGARD_INLINE double& at(i64 head, i64 entry) { return sums[(heads == 1 ? 0 : head) * (last - first) + entry - first]; }
+
+  REGARD_INLINE double& at(i64 head, i64 entry) {
+    return sums[(heads == 1 ? 0 : head) * (last - first) + entry - first];
+  }
 };
 
 REGARD_INLINE bool has_table(const Problem& p, const Backward& b) {
@@ -48,7 +51,7 @@ inline void begin_table(const Problem& p, const BackwardWork& work, Table& t, i6
 inline void end_table(const BackwardWork& work, const Table& t, i64 first_head) {
   const i64 n = t.last - t.first;
   for (i64 head = 0; head < t.heads; head++) {
-    double* to = work.table + (t.heads == 1 && !work.backward->bias_of_heads ? 0 : first_head + head) * work.table_width;
+    double* to = work.table + (work.backward->bias_of_heads ? first_head + head : 0) * work.table_width;
     for (i64 i = 0; i < n; i++) to[t.first + i] += t.sums[head * n + i];
   }
 }
@@ -69,7 +72,7 @@ inline void add_slopes_gradient(const Problem& p, const RowGroup& r, i64 first, 
   for (int lane = 0; lane < r.g.rows; lane++) t.at(r.heads[lane] - first_head, 0) -= (double)total[lane];
 }
 
-/// All pairs of a head on one diagonal share an entry. With rows r = query * group_size + head, those pairs have the same
+/// All pairs of a head on one diagonal share an entry. With rows r = query * group_size + head, those pairs have one
 /// r - key * group_size: a key's slopes are added to sums that lie side by side as its lanes do.
 template <int W>
 inline void add_relative_gradient(const Problem& p, const RowGroup& r, i64 first, i64 keys, Table& t) {

@@ -1,7 +1,7 @@
 // The products of the backward pass that sum over query rows: dV += P^T dO and dK += dS^T Q.
 //
 // Rows of the register tile are keys, lanes are the dim: weights are [key][lanes of queries], broadcast one at a time,
-// and dO and Q lie there by rows. (The other products sum over a dim or over keys: see product.h.)
+// and dO and Q lie there by rows. (The other products sum over a dim or over keys.)
 #pragma once
 
 #include "product.h"
@@ -27,9 +27,15 @@ REGARD_INLINE void multiply_rows(const float* a, i64 row_stride, const float* b,
   }
 }
 
+/// The vectors of a group's lanes in which some row may attend some of kRows keys: none where `from` is `to`.
+struct Live {
+  u8 from, to;
+};
+
 /// One group's part of such a product: factors [key][lanes] of the keys [first, last), and vectors by rows.
 struct Part {
   const float* factors;
+  const Live* live;  // [(last - first) / kRows]
   i64 lanes, first, last;
   const float* vectors;
   i64 stride, rows;
@@ -42,7 +48,10 @@ REGARD_INLINE void add_part_of_row(const Part* parts, int n, i64 key, i64 at, fl
   for (int i = 0; i < n; i++) {
     const Part& p = parts[i];
     if (key < p.first || key >= p.last) continue;
-    multiply_rows<W>(p.factors + (key - p.first) * p.lanes, p.lanes, p.vectors + at, p.stride, p.rows, sums);
+    const Live live = p.live[(key - p.first) / kRows];
+    const i64 row = live.from * kVector, end = min((i64)live.to * kVector, p.rows);
+    multiply_rows<W>(p.factors + (key - p.first) * p.lanes + row, p.lanes, p.vectors + row * p.stride + at, p.stride,
+                     end - row, sums);
   }
   for (int r = 0; r < kRows; r++)
     for (int w = 0; w < W; w++) {
@@ -51,8 +60,8 @@ REGARD_INLINE void add_part_of_row(const Part* parts, int n, i64 key, i64 at, fl
     }
 }
 
-/// to[key][stride] += sum over the parts' rows of factor x vector. `first` and every part's range count from the row `to`
-/// and are multiples of kRows.
+/// to[key][stride] += sum over the parts' rows of factor x vector, for the keys [first, last). All ranges count from
+/// the row `to` and are multiples of kRows.
 inline void add_transposed(const Part* parts, int n, i64 first, i64 last, float* to, i64 stride) {
   for (i64 key = first; key < last; key += kRows)
     for (i64 at = 0; at < stride;) {

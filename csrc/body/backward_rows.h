@@ -3,6 +3,7 @@
 
 #include "../backward.h"
 #include "backward_keys.h"
+#include "backward_product.h"
 
 namespace {
 namespace gradients {
@@ -23,6 +24,7 @@ struct RowGroup {
   float* weights;        // [kPartKeys][lanes]: weights after dropout; -0 for a pair that takes no part
   float* slopes;         // [kPartKeys][lanes]: gradients of logits, then of scores; 0 for such a pair
   i64 first, last;       // what the group reaches of the part at work, in multiples of kRows from the chunk's first key
+  Live live[kPartKeys / kRows];  // of those keys
   bool whole;            // every row may attend all of the chunk
   int special_queries, special_grads;  // how many rows are not finite, and which lanes they are
   u8 special_query[kGroup], special_grad[kGroup];

@@ -12,26 +12,71 @@ struct PartRooms {
   float* bent;    // as large: the derivative of softcap
 };
 
-/// Sums over a dim: to[key][lanes] of `keys` rows of A and a group's rows across.
-template <int W, class Put>
-REGARD_INLINE void products(const float* a, i64 stride, const float* across, i64 dim, i64 keys, Put put) {
-  for (i64 key = 0; key < keys; key += kRows) {
-    F sums[kRows][W] = {};
-    multiply<Fma, W>(a + key * stride, stride, 1, across, min(kSteps, dim), sums);
-    for (i64 d = kSteps; d < dim; d += kSteps) {  // in pieces, as the forward pass sums them
-      F more[kRows][W] = {};
-      multiply<Fma, W>(a + key * stride + d, stride, 1, across + d * W * kVector, min(kSteps, dim - d), more);
-      for (int r = 0; r < kRows; r++)
-        for (int w = 0; w < W; w++) sums[r][w] = sums[r][w] + more[r][w];
-    }
+/// Which vectors of lanes have anything to do with each kRows keys of a part that is cut, by comparing bounds.
+template <int W>
+inline void find_live(const Chunk& c, RowGroup& r, bool cut) {
+  for (i64 i = 0; i < (r.last - r.first) / kRows; i++) {
+    r.live[i] = {0, W};
+    if (!cut) continue;
+    const I first = splat((i32)(c.first + r.first + i * kRows)), last = first + splat(kRows);
+    Live live{W, 0};
+    for (i64 slot = 0; slot < r.g.slots; slot++)
+      for (int w = 0; w < W; w++) {
+        const i64 lane = slot * kGroup + w * kVector;
+        const I starts = load(r.g.starts + lane), ends = load(r.g.ends + lane);
+        if (any((I)(starts < last) & (I)(ends > first) & (I)(starts < ends)))
+          live = {min(live.from, (u8)w), max(live.to, (u8)(w + 1))};
+      }
+    r.live[i] = live.to ? live : Live{0, 0};
+  }
+}
+
+/// Products of kRows rows of A with the N vectors of lanes from `w` on, of `lanes` lanes across.
+template <int N, class Put>
+REGARD_INLINE void some_products(const float* a, i64 stride, const float* across, i64 lanes, i64 dim, i64 at, int w,
+                                 Put put) {
+  F sums[kRows][N] = {};
+  const float* columns = across + w * kVector;
+  multiply_rows<N>(a, stride, columns, lanes, min(kSteps, dim), sums);
+  for (i64 d = kSteps; d < dim; d += kSteps) {  // in pieces, as the forward pass sums them
+    F more[kRows][N] = {};
+    multiply_rows<N>(a + d, stride, columns + d * lanes, lanes, min(kSteps, dim - d), more);
     for (int r = 0; r < kRows; r++)
-      for (int w = 0; w < W; w++) put(((key + r) * W + w) * kVector, w, sums[r][w]);
+      for (int i = 0; i < N; i++) sums[r][i] = sums[r][i] + more[r][i];
+  }
+  for (int r = 0; r < kRows; r++)
+    for (int i = 0; i < N; i++) put(at + r * lanes + (w + i) * kVector, w + i, sums[r][i]);
+}
+
+/// Sums over a dim of `keys` rows of A and a group's rows across, given to `put` with the place in [key][lanes] and the
+/// vector; 0 where no row takes part.
+template <int W, class Put>
+REGARD_INLINE void products(const float* a, i64 stride, const float* across, i64 dim, i64 keys, const Live* live,
+                            Put put) {
+  constexpr i64 lanes = W * kVector;
+  for (i64 key = 0; key < keys; key += kRows, live++) {
+    const float* rows = a + key * stride;
+    const int n = live->to - live->from;
+    if (n == W) {
+      some_products<W>(rows, stride, across, lanes, dim, key * lanes, 0, put);
+      continue;
+    }
+    for (i64 r = 0; r < kRows; r++)
+      for (int w = 0; w < W; w++)
+        if (w < live->from || w >= live->to) put((key + r) * lanes + w * kVector, w, splat(0.0f));
+    if constexpr (W > 1) {
+      if (n == 1) some_products<1>(rows, stride, across, lanes, dim, key * lanes, live->from, put);
+    }
+    if constexpr (W > 2) {
+      if (n == 2) some_products<2>(rows, stride, across, lanes, dim, key * lanes, live->from, put);
+    }
   }
 }
 
 /// What marks a pair that takes no part: a weight of -0, which no other pair has.
 REGARD_INLINE F no_part() { return splat(-0.0f); }
-REGARD_INLINE I takes_none(F weight) { return (I)weight == splat((i32)0x80000000); }
+constexpr u32 kTakesNone = 0x80000000;
+REGARD_INLINE I takes_none(F weight) { return (I)weight == splat((i32)kTakesNone); }
 
 /// Logits in place to weights.
 template <int W>
@@ -76,7 +121,8 @@ inline void differentiate(const Problem& p, const Units& units, const Chunk& c, 
   const i64 keys = r.last - r.first, first = c.first + r.first, inside = min(c.first + r.last, c.last) - first;
   // Without dropout the weights serve both dV and the slopes, which go to a place of their own.
   float* s = p.drop_below ? r.slopes : r.weights;
-  products<W>(c.key + r.first * c.key_stride, c.key_stride, r.g.query, p.head_dim, keys,
+  find_live<W>(c, r, cut);
+  products<W>(c.key + r.first * c.key_stride, c.key_stride, r.g.query, p.head_dim, keys, r.live,
               [&](i64 at, int, F x) { store(s + at, x); });
   if (p.softcap != 0 && of_logits)
     for (i64 i = 0; i < keys * W * kVector; i += kVector) {
@@ -94,12 +140,12 @@ inline void differentiate(const Problem& p, const Units& units, const Chunk& c, 
   const float* values = c.value + r.first * c.value_stride;
   // dO . v of a pair that takes no part may be anything.
   if (p.drop_below)
-    products<W>(values, c.value_stride, r.grad_output, p.value_dim, keys, [&](i64 at, int w, F x) {
+    products<W>(values, c.value_stride, r.grad_output, p.value_dim, keys, r.live, [&](i64 at, int w, F x) {
       const F weight = load(s + at);
       store(r.slopes + at, takes_none(weight) ? splat(0.0f) : fma(load(r.weights + at), x, -(weight * delta[w])));
     });
   else
-    products<W>(values, c.value_stride, r.grad_output, p.value_dim, keys, [&](i64 at, int w, F x) {
+    products<W>(values, c.value_stride, r.grad_output, p.value_dim, keys, r.live, [&](i64 at, int w, F x) {
       const F weight = load(s + at);
       store(r.slopes + at, takes_none(weight) ? splat(0.0f) : weight * (x - delta[w]));
     });
@@ -133,7 +179,7 @@ inline void add_to_query(const Problem& p, const Chunk& c, RowGroup& r) {
     if (key < r.first || key >= r.last) continue;
     for (int lane = 0; lane < r.g.rows; lane++) {
       const float slope = r.slopes[(key - r.first) * W * kVector + lane];
-      if (slope == 0) continue;
+      if (bits_of<u32>(slope) == 0) continue;
       for (i64 e = 0; e < p.head_dim; e++)
         r.grad_query[e * W * kVector + lane] += slope * c.key[key * c.key_stride + e];
     }

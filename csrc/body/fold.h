@@ -87,7 +87,7 @@ inline void take_piece(const Pass& pass, FoldGroup& group, i64 first, i64 keys, 
     const i64 base = group.g.first_row - pass.block.first_row - first + pass.p.n_keys - keys;
     add_by_diagonal(W * kVector, keys, s, part.diagonals + base, pass.room.skewed);
   }
-  if (part.pooled) pool(pass.p, f, pass.first_pool, part, group, first, n, s);
+  if (part.pooled) pool<W>(pass.p, f, pass.first_pool, part, group, first, n, s);
 }
 
 template <class Kind, int W>
@@ -162,8 +162,8 @@ inline void end_fold_group(const Pass& pass, FoldGroup& group, i64 row_base) {
     if (f.distance) f.distance[at] = group.distance[lane];
     if (f.mass) f.mass[at] = group.mass[lane];
     if (!f.top) continue;
-    const Given given(kLog2E, 1.0f, f.normalizer.shift[at], f.normalizer.denominator[at]);
-    end_top(group.top, lane, given, f.top_weights + at * f.top, f.top_columns + at * f.top);
+    const RowWeights row(f.normalizer.shift[at], f.normalizer.denominator[at]);
+    end_top(group.top, lane, row, f.top_weights + at * f.top, f.top_columns + at * f.top);
   }
   if (f.applied) end_applied(pass, g, f.applied + row_base * f.x_dim);
 }

@@ -37,11 +37,18 @@ struct Given {
   REGARD_INLINE bool spoiled() const { return !(minus * 0.0f == 0.0f && factor * 0.0f == 0.0f); }
 };
 
-/// Weights of natural logits of one row, 0 where one is -inf.
-REGARD_INLINE F weight_of(F logits, const Given& given) {
-  const F weights = exp2_of(fma(logits, splat(kLog2E), splat(given.minus))) * splat(given.factor);
-  return logits == splat(-kInfinity) ? splat(0.0f) : weights;
-}
+/// Weights of natural logits of one row, by the formula itself: the largest is then exactly 1 / denominator where nothing
+/// but it makes up the shift. 0 where one is -inf.
+struct RowWeights {
+  float shift = 0, divisor = 1;
+
+  RowWeights() = default;
+  RowWeights(float shift_, float denominator) : shift(shift_), divisor(denominator == 0 ? 1.0f : denominator) {}
+  REGARD_INLINE F of(F logits) const {
+    const F weights = exp2_of((logits - splat(shift)) * splat(kLog2E)) / splat(divisor);
+    return logits == splat(-kInfinity) ? splat(0.0f) : weights;
+  }
+};
 
 REGARD_INLINE void store_ints(i32* p, I x) { __builtin_memcpy(p, &x, sizeof x); }
 

@@ -16,7 +16,7 @@ constexpr i64 kPanel = kGroup;  // keys that are turned together
 /// One of the rows.
 struct MatrixRow {
   i64 query;
-  Given given;
+  RowWeights weights;
   i32 *starts, *ends;  // [slots]
 };
 
@@ -43,7 +43,7 @@ inline RowsRoom take_rows_room(const Problem& p, i64 n_rows, Arena& arena) {
   room.rows = arena.take<MatrixRow>(n_rows);
   for (i64 r = 0; r < n_rows; r++) {
     i32* const bounds = arena.take<i32>(2 * p.intervals.slots);
-    if (arena.base) room.rows[r] = {0, Given(), bounds, bounds + p.intervals.slots};
+    if (arena.base) room.rows[r] = {0, RowWeights(), bounds, bounds + p.intervals.slots};
   }
   return room;
 }
@@ -64,19 +64,34 @@ inline void load_rows(const Problem& p, const Units& units, i64 item, i64 n_rows
   }
 }
 
-/// Bring the keys that come next nearer: they are rows, read side by side, which no processor foresees.
-REGARD_INLINE void prefetch_keys(const Problem& p, i64 item, i64 first, i64 n) {
-  const i64 bytes = p.head_dim * size_of(p.key.dtype);
-  if (p.key.stride[3] != 1) return;
-  for (i64 j = 0; j < n; j++) {
-    const char* row = (const char*)address(p.key, item, 0, first + j);
-    for (i64 at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+/// Brings the keys that come next nearer, a few lines at a time among other work: they are read in an order that no
+/// processor foresees, and asked for all at once they would have to be waited for.
+struct Ahead {
+  const char* row = nullptr;
+  i64 rows = 0, stride = 0, bytes = 0, at = 0;
+
+  Ahead(const Problem& p, i64 item, i64 first, i64 last) {
+    if (p.key.stride[3] != 1 || last <= first) return;
+    row = (const char*)address(p.key, item, 0, first);
+    rows = last - first;
+    stride = p.key.stride[2] * size_of(p.key.dtype);
+    bytes = p.head_dim * size_of(p.key.dtype);
   }
-}
+  REGARD_INLINE void bring(i64 lines) {
+    for (; lines > 0 && rows > 0; lines--) {
+      __builtin_prefetch(row + at);
+      at += 64;
+      if (at < bytes) continue;
+      at = 0;
+      row += stride;
+      rows--;
+    }
+  }
+};
 
 /// n columns from `first` on, turned: panel[step][key]. Columns that fill up the panel hold anything finite.
 template <class Kind>
-inline void load_panel(const Problem& p, i64 item, i64 first, i64 n, RowsRoom& room) {
+inline void load_panel(const Problem& p, i64 item, i64 first, i64 n, i64 lines, Ahead& ahead, RowsRoom& room) {
   for (i64 key = 0; key < kPanel; key += kVector) {
     const i64 there = min((i64)kVector, n - key);
     const float* from = room.lying;
@@ -85,7 +100,6 @@ inline void load_panel(const Problem& p, i64 item, i64 first, i64 n, RowsRoom& r
       for (i64 t = 0; t < room.padded; t++) store(room.panel + t * kPanel + key, splat(0.0f));
       continue;
     }
-    prefetch_keys(p, item, first + key + kVector, min((i64)kVector, p.n_keys - first - key - kVector));
     const bool lies_well = there == kVector && p.key.stride[3] == 1 && p.head_dim % (Kind::kDepth * kVector) == 0;
     if (lies_well && size_of(p.key.dtype) * Kind::kDepth == 4 && p.key.stride[2] % Kind::kDepth == 0) {
       from = (const float*)address(p.key, item, 0, first + key);
@@ -100,8 +114,10 @@ inline void load_panel(const Problem& p, i64 item, i64 first, i64 n, RowsRoom& r
 #endif
       }
     }
-    for (i64 t = 0; t < room.padded; t += kVector)
+    for (i64 t = 0; t < room.padded; t += kVector) {
       transpose(from + t, stride, room.panel + t * kPanel + key, kPanel);
+      ahead.bring(lines);
+    }
   }
 }
 
@@ -153,7 +169,7 @@ inline void finish_row(const Problem& p, const FoldRows& f, const Units& units, 
   if (p.bias_kind != BiasKind::none) add_row_bias(p, f.item, row.query, first, n, s, buffer);
   exclude_from_row(p, f.item, row, first, n, s);
   if (f.normalizer.shift)
-    for (i64 j = 0; j < kPanel; j += kVector) store(s + j, weight_of(load(s + j), row.given));
+    for (i64 j = 0; j < kPanel; j += kVector) store(s + j, row.weights.of(load(s + j)));
   i64 j = 0;
   for (; j + kVector <= n; j += kVector) store(to + j, load(s + j));
   for (; j < n; j++) to[j] = s[j];
@@ -167,19 +183,26 @@ inline bool reaches(const Problem& p, const MatrixRow& row, i64 first, i64 last)
 
 template <class Kind>
 inline void take_panel(const Problem& p, const FoldRows& f, const Units& units, i64 first_row, i64 n_rows, i64 first,
-                       i64 n, RowsRoom& room) {
+                       i64 n, i64 last, RowsRoom& room) {
+  // The next panel's lines, over the turns in which they are asked for.
+  Ahead ahead(p, f.item, first + n, min(first + n + kPanel, last));
+  const i64 turns = (kColumns + 1) * (room.padded / kVector);
+  const i64 lines = (kPanel * ((ahead.bytes + 63) / 64) + turns - 1) / turns;
   bool loaded = false;
   for (i64 base = 0; base < n_rows; base += kRows) {
     const i64 live = min((i64)kRows, n_rows - base);
     bool reached = false;
     for (i64 r = 0; r < live; r++) reached |= reaches(p, room.rows[base + r], first, first + n);
     if (reached) {
-      if (!loaded) load_panel<Kind>(p, f.item, first, n, room);
+      if (!loaded) load_panel<Kind>(p, f.item, first, n, lines, ahead, room);
       loaded = true;
       using Element = typename Kind::Element;
+      const auto *query = (const Element*)room.query + base * room.padded, *panel = (const Element*)room.panel;
       F sums[kRows][kColumns] = {};
-      multiply<Kind, kColumns>((const Element*)room.query + base * room.padded, room.padded, 1,
-                               (const Element*)room.panel, room.steps, sums);
+      for (i64 t = 0; t < room.steps; t += kVector) {
+        multiply<Kind, kColumns>(query + t, room.padded, 1, panel + t * kPanel, min((i64)kVector, room.steps - t), sums);
+        ahead.bring(lines);
+      }
       for (int r = 0; r < kRows; r++)
         for (int w = 0; w < kColumns; w++) store(room.scores + r * kPanel + w * kVector, sums[r][w]);
     }
@@ -214,13 +237,13 @@ inline void fold_rows_as(const Problem& whole, const FoldRows& f, i64 first_row,
     MatrixRow& row = room.rows[r];
     row.query = f.rows[first_row + r];
     const i64 at = (f.item * whole.query_heads + f.head) * p.n_queries + row.query;
-    if (f.normalizer.shift) row.given = Given(kLog2E, 1.0f, f.normalizer.shift[at], f.normalizer.denominator[at]);
+    if (f.normalizer.shift) row.weights = RowWeights(f.normalizer.shift[at], f.normalizer.denominator[at]);
     read_intervals(p, f.item, 0, row.query, row.starts, row.ends, 1);
   }
   load_rows<Kind>(p, units, f.item, n_rows, room);
   for (i64 column = first; column < last; column += kPanel) {
     if (regard::interrupted()) return;
-    take_panel<Kind>(p, f, units, first_row, n_rows, column, min(kPanel, last - column), room);
+    take_panel<Kind>(p, f, units, first_row, n_rows, column, min(kPanel, last - column), last, room);
   }
 }
 

@@ -88,9 +88,9 @@ inline void end_pool(const Problem& p, const Fold& f, i64 first_block, const Fol
 }
 
 /// Pool the weights of n columns from `first` on.
+template <int W>
 inline void pool(const Problem& p, const Fold& f, i64 first_block, const FoldPart& part, FoldGroup& group, i64 first,
                  i64 n, const float* s) {
-  const i64 lanes = group.g.lanes();
   for (i64 k = 0; k < n;) {
     if (first + k >= group.pool_end) {
       end_pool(p, f, first_block, part, group);
@@ -98,12 +98,10 @@ inline void pool(const Problem& p, const Fold& f, i64 first_block, const FoldPar
       group.pool_end = (group.pool_column + 1) * p.n_keys / f.pooled_columns;
     }
     const i64 stop = min(n, group.pool_end - first);
-    for (i64 lane = 0; lane < lanes; lane += kVector) {
-      F sum = splat(0.0f);
-      for (i64 j = k; j < stop; j++) sum = sum + load(s + j * lanes + lane);
-      store(group.pool + lane, load(group.pool + lane) + sum);
-    }
-    k = stop;
+    F sums[W] = {};
+    for (; k < stop; k++)
+      for (int w = 0; w < W; w++) sums[w] = sums[w] + load(s + (k * W + w) * kVector);
+    for (int w = 0; w < W; w++) store(group.pool + w * kVector, load(group.pool + w * kVector) + sums[w]);
   }
 }
 

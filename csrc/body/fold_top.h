@@ -98,7 +98,7 @@ REGARD_INLINE u32 columns_above(const float* s, i64 lanes, i64 n, F scale, F bar
 }
 
 template <int K>
-inline void rank_few(Top& t, i64 lane, i64 lanes, u32 columns, F scale, i64 first, const float* s) {
+__attribute__((noinline)) void rank_few(Top& t, i64 lane, i64 lanes, u32 columns, F scale, i64 first, const float* s) {
   FewTop<K> few(t, lane);
   for (; columns; columns &= columns - 1) {
     const int k = __builtin_ctz(columns);
@@ -117,7 +117,7 @@ inline void weed_out(Top& t, i64 lane) {
   t.bar[lane] = bar_of((i32)(least >> 32));
 }
 
-inline void rank_many(Top& t, i64 lane, i64 lanes, u32 columns, F scale, i64 first, const float* s) {
+__attribute__((noinline)) void rank_many(Top& t, i64 lane, i64 lanes, u32 columns, F scale, i64 first, const float* s) {
   for (; columns; columns &= columns - 1) {
     const int k = __builtin_ctz(columns);
     const F logits = load(s + k * lanes) * scale + splat(0.0f);
@@ -133,7 +133,7 @@ inline void rank_many(Top& t, i64 lane, i64 lanes, u32 columns, F scale, i64 fir
 }
 
 /// Rank the scores of n columns from `first` on; `natural_scale` makes logits of them. -inf ranks nowhere.
-inline void rank(Top& t, i64 lanes, float natural_scale, i64 first, i64 n, const float* s) {
+__attribute__((noinline)) void rank(Top& t, i64 lanes, float natural_scale, i64 first, i64 n, const float* s) {
   static_assert(kPiece <= 32, "a bit for each column of a piece");
   const F scale = splat(natural_scale);
   for (i64 lane = 0; lane < lanes; lane += kVector) {
@@ -145,8 +145,8 @@ inline void rank(Top& t, i64 lanes, float natural_scale, i64 first, i64 n, const
   }
 }
 
-/// One row's answer: weights and columns, 0 and -1 where fewer may be attended. `given` is for natural logits.
-inline void end_top(Top& t, int lane, const Given& given, float* weights, i64* columns) {
+/// One row's answer: weights and columns, 0 and -1 where fewer may be attended.
+inline void end_top(Top& t, int lane, const RowWeights& row, float* weights, i64* columns) {
   if (t.count) {
     regard::keep_largest(t.packed + lane * t.room, t.count[lane], t.k, true);
     t.count[lane] = (i32)min((i64)t.count[lane], t.k);
@@ -169,7 +169,7 @@ inline void end_top(Top& t, int lane, const Given& given, float* weights, i64* c
       }
       logits[i] = order == kNothing ? -kInfinity : bits_of<float>(order_of_bits(order));
     }
-    store(found, weight_of(load(logits), given));
+    store(found, row.of(load(logits)));
     for (i64 i = 0; i < n; i++) weights[first + i] = found[i];
   }
 }

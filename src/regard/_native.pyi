@@ -1,4 +1,4 @@
-"""What the compiled core offers to Python; `engines/native.py` is its one caller, but for the short way."""
+"""What the compiled core offers to Python, for `engines/native*.py`, `short_way.py` and `scanning.py`."""
 
 from torch import Tensor
 
@@ -81,6 +81,18 @@ def attend(
     bound. `scale` None is 1/√E. Gradients, autocast, modes and transforms are the caller's to
     rule out.
     """
+
+def scan(mask: Tensor, tables: Tensor, threads: int) -> tuple[int, bool]:
+    """The runs of allowed keys of a mask `[B, H, N, M]` of any strides: starts and ends, `[2, B, H, N, K]`.
+
+    `tables` is contiguous int64; slots that a row does not need hold `[M, M)`. Returns the most runs of any row, or −1 (and half-filled
+    tables) where some row has more than K; and whether any allowed entry is a number other than 0. The mask
+    is bool, or float32, bfloat16 or float16 to be added to scores: there −inf excludes, and so does the
+    dtype's lowest value in a row that holds anything above it.
+    """
+
+def hull(mask: Tensor, tables: Tensor, threads: int) -> None:
+    """From the first to the last allowed key of every row of a bool mask, in tables `[2, B, H, N, 1]`."""
 
 def isa() -> tuple[str, str]:
     """The chosen instruction set and why. EngineError if REGARD_ISA forbids to choose any."""

@@ -18,9 +18,6 @@ from torch import Tensor
 # interval costs more than reading the tile's bits.
 MAX_SCANNED_INTERVALS = 8
 
-# Rows of a dense mask are scanned in pieces of about this many entries, so that scanning allocates O(N).
-_SCAN_ENTRIES = 1 << 22
-
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
@@ -94,7 +91,7 @@ class Intervals:
 
     def contains(self, columns: slice) -> Tensor:
         """Which of some key columns each row holds: bool `[B or 1, Hq or 1, N, C]`."""
-        starts, ends = _once(self.starts, dims=2), _once(self.ends, dims=2)
+        starts, ends = narrowed(self.starts, dims=2), narrowed(self.ends, dims=2)
         width = columns.stop - columns.start
         if starts.shape[-1] <= MAX_SCANNED_INTERVALS:
             keys = torch.arange(columns.start, columns.stop, device=starts.device)
@@ -169,73 +166,17 @@ def stack(parts: list[Intervals], dim: int) -> Intervals:
     return Intervals(joined([p.starts for p in parts]), joined([p.ends for p in parts]), n_keys)
 
 
-def scan(mask: Tensor, limit: int = MAX_SCANNED_INTERVALS) -> Intervals | None:
-    """The intervals of a bool matrix `[B or 1, Hq or 1, N, M]`, or None if a row has more than `limit` runs.
-
-    Reads the mask once, in pieces; dimensions that are only broadcast (stride 0) are read once.
-    """
-    full_shape, n_keys = mask.shape, mask.shape[-1]
-    mask = _once(mask, dims=3)
-    lead = mask.shape[:-1]
-    rows_left = mask.reshape(-1, n_keys) if mask.numel() else mask.new_zeros((lead.numel(), n_keys))
-    pieces = []
-    for piece in rows_left.split(max(1, _SCAN_ENTRIES // max(1, n_keys))):
-        edges = _edges(piece, 2 * limit)
-        if edges is None:
-            return None
-        pieces.append(edges)
-    slots = max((piece.shape[-1] for piece in pieces), default=2)
-    edges = torch.cat([torch.nn.functional.pad(p, (0, slots - p.shape[-1]), value=n_keys) for p in pieces])
-    shape = (*full_shape[:-1], slots // 2)
-    starts, ends = (edges[:, side::2].reshape(*lead, slots // 2).expand(shape) for side in (0, 1))
-    return Intervals(starts, ends, n_keys)
-
-
-def hull(mask: Tensor) -> Intervals:
-    """From the first to the last key each row of a bool matrix may attend."""
-    full_shape, n_keys = mask.shape, mask.shape[-1]
-    if n_keys == 0:
-        return Intervals.everything(mask.shape[2], 0, mask.device)
-    mask = _once(mask, dims=3)
-    reachable = mask.any(-1)
-    first = mask.to(torch.uint8).argmax(-1)
-    last = n_keys - mask.flip(-1).to(torch.uint8).argmax(-1)
-    found = Intervals.between(first, last.where(reachable, 0), n_keys)
-    shape = (*full_shape[:-1], 1)
-    return Intervals(found.starts.expand(shape), found.ends.expand(shape), n_keys)
-
-
 def varies(tensor: Tensor, dim: int) -> bool:
     """Whether a dimension holds more than one thing, and not one thing repeated by a stride of 0."""
     return tensor.shape[dim] > 1 and tensor.stride(dim) != 0
 
 
-def _once(tensor: Tensor, dims: int) -> Tensor:
+def narrowed(tensor: Tensor, dims: int) -> Tensor:
     """The tensor with those of its first dimensions that only repeat something narrowed to 1."""
     for dim in range(dims):
         if tensor.shape[dim] > 1 and not varies(tensor, dim):
             tensor = tensor.narrow(dim, 0, 1)
     return tensor
-
-
-def _edges(rows: Tensor, limit: int) -> Tensor | None:
-    """Where membership changes along bool rows `[R, M]`: `[R, 2K]`, padded with M; None if over `limit`."""
-    n_rows, n_keys = rows.shape
-    if n_keys == 0:
-        return torch.zeros((n_rows, 2), dtype=torch.int64, device=rows.device)
-    row, column = (rows[:, 1:] != rows[:, :-1]).nonzero(as_tuple=True)
-    inner = torch.bincount(row, minlength=n_rows)
-    opens_at_once = rows[:, 0].long()
-    total = inner + opens_at_once + rows[:, -1]
-    most = int(total.max()) if n_rows else 0
-    if most > limit:
-        return None
-    edges = torch.full((n_rows, max(most, 2)), n_keys, dtype=torch.int64, device=rows.device)
-    edges[:, 0].masked_fill_(rows[:, 0], 0)
-    before = inner.cumsum(0) - inner
-    rank = torch.arange(len(row), device=rows.device) - before[row] + opens_at_once[row]
-    edges[row, rank] = column + 1
-    return edges
 
 
 def _tidy(starts: Tensor, ends: Tensor, n_keys: int) -> Intervals:

@@ -12,7 +12,9 @@ from regard.biases import Bias
 from regard.compiling import without_values
 from regard.errors import ArgumentError, ArgumentTypeError
 from regard.masks import Mask
+from regard.masks.dense import Scanned
 from regard.problem import batch_shape, check_tensors
+from regard.scanning import scan_additive
 from regard.short_way import briefly
 
 _CAUSAL = masks.causal()
@@ -118,6 +120,12 @@ def _understood(
     attn_mask = _four_dimensional(attn_mask, query, key, value)
     if attn_mask.dtype == torch.bool:
         return masks.dense(attn_mask), None
+    found = None if without_values(attn_mask) else scan_additive(attn_mask)
+    if found is not None:
+        intervals, adds = found
+        mask = Scanned(intervals.starts, intervals.ends, intervals.n_keys)
+        # What stands at excluded pairs is not looked at: all of the tensor may go on as the bias.
+        return mask, biases.dense(attn_mask) if adds or attn_mask.requires_grad else None
     allowed, rest = split_additive(attn_mask)
     if rest is None:
         return masks.dense(allowed), None

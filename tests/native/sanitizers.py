@@ -2,9 +2,9 @@
 
     python tests/native/sanitizers.py tests/test_isolation.py [more of pytest's arguments]
 
-Python itself is not instrumented, so the sanitizers' libraries are loaded ahead of it, and leaks, of which an
-interpreter has many on purpose, are not looked for. The core of this build is put in the place of the installed one
-in every process that the tests start.
+Python itself is not instrumented, so the sanitizers' libraries are loaded ahead of it, and leaks, of which
+an interpreter has many on purpose, are not looked for. The core of this build takes the place of the
+installed one in every process that the tests start.
 """
 
 from __future__ import annotations
@@ -64,15 +64,33 @@ def environment_for(extension: Path) -> dict[str, str]:
     }
 
 
-def main(arguments: list[str]) -> int:
-    """Build, prove that the build is the one that runs, then run pytest."""
-    environment = environment_for(build())
-    proof = "import regard._native as core; print(core.__file__)"
-    seen = subprocess.run(
-        [sys.executable, "-c", proof], env=environment, check=True, capture_output=True, text=True
+# A key whose memory is taken away behind its back: whoever reads it all reads past an end.
+PROOF = """
+import torch, regard._native as core
+from regard.engines import native
+print(core.__file__, flush=True)
+key = torch.zeros(1, 1, 64, 64)
+key.untyped_storage().resize_(60 * 64 * 4)
+query = torch.zeros(1, 1, 64, 64)
+native.attend(query, key, query, None, None, None, None, 1)
+"""
+
+
+def prove(environment: dict[str, str]) -> None:
+    """Exit unless it is this build that runs, and it sees a mistake."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROOF], env=environment, check=False, capture_output=True, text=True
     )
-    if not seen.stdout.startswith(str(BUILD)):
-        sys.exit(f"the tests would run on {seen.stdout.strip()}, which is not the sanitizers' build")
+    if not done.stdout.startswith(str(BUILD)):
+        sys.exit(f"the tests would run on {done.stdout.strip()}, which is not the sanitizers' build")
+    if done.returncode == 0 or "heap-buffer-overflow" not in done.stderr:
+        sys.exit("the sanitizers' build does not see a read past the end of a tensor")
+
+
+def main(arguments: list[str]) -> int:
+    """Build, prove that the build runs and sees, then run pytest."""
+    environment = environment_for(build())
+    prove(environment)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments], env=environment, check=False
     ).returncode

@@ -1,4 +1,4 @@
-"""What building regard leaves: a core that links nothing foreign, wheels with and without it, one sentence."""
+"""What building regard leaves: a core that links nothing foreign, wheels with and without it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def objects() -> dict[str, Path]:
 
 
 def test_each_instruction_set_exports_its_table_alone(objects: dict[str, Path]) -> None:
-    # Anything else, a weak copy of an inline function above all, could end up where its instructions cannot run.
+    # Anything else, a weak copy of an inline function above all, could run where its instructions cannot.
     for isa, path in objects.items():
         symbols = tool("nm", "--defined-only", "--extern-only", "--demangle", str(path)).splitlines()
         names = [line.split(maxsplit=2)[2] for line in symbols]

@@ -63,26 +63,22 @@ def test_torchs_threads_are_borrowed_and_no_others_made(run_python: Callable[...
 
 
 COUNTED = """
-import os, torch, regard
-from regard.engines import native
-import regard._native
+import os, torch, regard, regard._native
 regard._native.use_own_pool({own_pool})
 def threads():
     return len(os.listdir("/proc/self/task"))
 q = torch.randn(1, 8, 1024, 64)
-torch.set_num_threads({threads})
 before = threads()
-regard.attention(q, q, q, engine="native")
-print(threads() - before)
+for number in (1, 2, 5):
+    torch.set_num_threads(number)
+    regard.attention(q, q, q, engine="native")
+    print(threads() - before)
 """
 
 
-@pytest.mark.parametrize("own_pool", [False, True])
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_as_many_threads_as_torch_was_told(
-    run_python: Callable[..., str], threads: int, own_pool: bool
-) -> None:
-    assert int(run_python(COUNTED.format(own_pool=own_pool, threads=threads))) == threads - 1
+@pytest.mark.parametrize("own_pool", [False, True], ids=["borrowed threads", "own threads"])
+def test_as_many_threads_as_torch_was_told(run_python: Callable[..., str], own_pool: bool) -> None:
+    assert run_python(COUNTED.format(own_pool=own_pool)).split() == ["0", "1", "4"]
 
 
 @pytest.mark.parametrize("own_pool", [False, True], ids=["borrowed threads", "own threads"])

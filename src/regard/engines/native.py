@@ -14,30 +14,13 @@ from torch import Tensor
 
 from regard.biases import Alibi, Bias, Relative
 from regard.errors import EngineError
+from regard.extension import MISSING
+from regard.extension import native as _native
 from regard.intervals import Intervals
 from regard.online_softmax import Normalizer
 from regard.problem import Problem
 
-try:
-    import regard._native as _native
-except ModuleNotFoundError:
-    _MISSING: str | None = (
-        "this installation has no native core: it is built on Linux, by a C++ compiler, unless "
-        "REGARD_NO_NATIVE is set when regard is installed"
-    )
-except ImportError as error:
-    _MISSING = f"its extension module cannot be loaded ({error})"
-else:
-    _MISSING = None
-    _native.know_torch(
-        Tensor,
-        torch.nn.Parameter,
-        (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool),
-        torch.empty_like,
-    )
-    _native.use_exchange(getattr(Tensor, "__dlpack_c_exchange_api__", None))
-
-attend = None if _MISSING is not None else _native.attend
+attend = None if MISSING is not None else _native.attend
 """The short way of a plain call, straight into the core (see `_native.pyi`); None where it is not built."""
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -48,7 +31,7 @@ _MASK_64 = 2**64 - 1
 
 def is_built() -> bool:
     """Whether the extension is part of this installation."""
-    return _MISSING is None
+    return MISSING is None
 
 
 def isa() -> str:
@@ -83,8 +66,8 @@ def thread_runtime() -> str:
 
 def refusal(problem: Problem | None = None) -> str | None:
     """Why this engine cannot serve a problem (or any, without one), or None if it can."""
-    if _MISSING is not None or problem is None:
-        return _MISSING
+    if MISSING is not None or problem is None:
+        return MISSING
     if problem.device.type != "cpu":
         return f"it runs on the CPU, and the inputs are on {problem.device}"
     if problem.dtype not in DTYPES:
@@ -176,6 +159,6 @@ def _resolved(tensor: Tensor) -> Tensor:
 
 def core() -> ModuleType:
     """The extension module, typed in `_native.pyi`; EngineError where it is not built."""
-    if _MISSING is not None:
-        raise EngineError(f"engine 'native' cannot run: {_MISSING}")
+    if MISSING is not None:
+        raise EngineError(f"engine 'native' cannot run: {MISSING}")
     return _native

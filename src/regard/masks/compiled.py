@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, ArgumentTypeError
-from regard.intervals import Intervals, hull, scan, varies
+from regard.intervals import Intervals, varies
 from regard.masks.checks import start
 from regard.masks.runs import MovingRun, Run
+from regard.scanning import hull, scan
 
 # Rows are counted in pieces of about this many entries of a dense mask.
 _PIECE_ENTRIES = 1 << 22

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.compiling import without_values
 from regard.errors import ArgumentError, ArgumentTypeError
+from regard.intervals import Intervals
 from regard.masks.base import Mask
 from regard.masks.compiled import Frame, KeySets
 from regard.versions import version_of
@@ -61,6 +62,28 @@ class Dense(Mask):
         if self.tensor.numel() <= 64:
             return f"dense({self.tensor.int().tolist()})"
         return f"dense(<{list(self.tensor.shape)} tensor>)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scanned(Mask):
+    """What a scan of a dense mask found, for who has no use for the tensor itself.
+
+    `starts` and `ends` `[B or 1, Hq or 1, N, K]` are those of `Intervals` over `count` keys.
+    """
+
+    starts: Tensor
+    ends: Tensor
+    count: int
+    name = "scanned"
+
+    def compile(self, frame: Frame) -> KeySets:
+        rows, needed = self.starts.shape[2], (frame.n_queries, frame.n_keys)
+        if (rows, self.count) != needed:
+            raise ArgumentError(f"a mask of {rows} rows and {self.count} columns came to a call of {needed}")
+        return KeySets(Intervals(self.starts.to(frame.device), self.ends.to(frame.device), self.count))
+
+    def required_size(self) -> tuple[int, int]:
+        return self.starts.shape[2], self.count
 
 
 def _four_dimensional(mask: Tensor) -> Tensor:

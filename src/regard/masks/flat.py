@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.errors import ArgumentTypeError
 from regard.masks.base import And, Mask, Not, Or
-from regard.masks.dense import Dense, dense
+from regard.masks.dense import Dense, Scanned, dense
 from regard.masks.documents import Documents, documents
 from regard.masks.several import PerBatch, PerHead, per_batch, per_head
 from regard.masks.structured import (
@@ -50,6 +50,7 @@ _KINDS: dict[str, tuple[type[Mask], Callable[..., Mask]]] = {
     "streaming": (Streaming, streaming),
     "documents": (Documents, lambda lengths, ids, cu: documents(lengths, ids=ids, cu_seqlens=cu)),
     "dense": (Dense, dense),
+    "scanned": (Scanned, Scanned),
     "per_batch": (PerBatch, per_batch),
     "per_head": (PerHead, per_head),
 }

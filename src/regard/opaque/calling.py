@@ -80,7 +80,10 @@ def attend(
         if not _one_vmap(query, key, value):
             # torch.compile cannot trace a derivative of an operator in torch.func: it lets the transform run.
             torch._dynamo.graph_break(msg="a transform of torch.func differentiates regard.attention")
-    output, *_ = torch.ops.regard.attention(*call)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in call.differentiable):
+        output, *_ = torch.ops.regard.attention_forward(*call)
+    else:
+        output = torch.ops.regard.attention(*call)
     return layout.restore(output)
 
 

@@ -1,13 +1,15 @@
-"""The operators `torch.ops.regard.attention` and `attention_backward`: their arguments, results and kernels.
+"""The operators `torch.ops.regard.attention`, `attention_forward` and `attention_backward`.
 
-A mask, positions and the bias's kind come as words, numbers and tensors (masks/flat.py) and are built anew
-inside, where values are known.
+Where no gradient is wanted, `attention` gives the output alone; `attention_forward` gives each row's
+normalizer too, which the backward pass needs. A mask, positions and the bias's kind come as words, numbers
+and tensors (masks/flat.py) and are built anew inside, where values are known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +21,7 @@ from regard.engines import Engine, Gradients, HasBackward, Wanted, choose
 from regard.masks.flat import rebuild
 from regard.online_softmax import Normalizer
 from regard.problem import Problem, prepare
+from regard.short_way import briefly
 
 library = torch.library.Library("regard", "FRAGMENT")
 
@@ -29,7 +32,7 @@ DIFFERENTIABLE = ("query", "key", "value", "bias", "sink_logits")
 
 
 class Call(NamedTuple):
-    """What `attention` takes, in order.
+    """What all of them take of a call, in order.
 
     `query` `[B, Hq, N, E]`, `key` `[B, Hkv, M, E]`, `value` `[B, Hkv, M, Ev]`. `plan` says how the mask, the
     starts of queries and keys and the bias's kind are made from `numbers` and `tensors`; `bias` is the bias's
@@ -74,8 +77,9 @@ _ARGUMENTS = (
     "Tensor? sink_logits, float? scale, float? softcap, float dropout_p, SymInt seed, Tensor? drawn_seed, "
     "str engine"
 )
+library.define(f"attention({_ARGUMENTS}) -> Tensor")
 library.define(
-    f"attention({_ARGUMENTS}) -> (Tensor output, Tensor maximum, Tensor shift, Tensor denominator)"
+    f"attention_forward({_ARGUMENTS}) -> (Tensor output, Tensor maximum, Tensor shift, Tensor denominator)"
 )
 library.define(
     "attention_backward(Tensor grad_output, Tensor output, Tensor maximum, Tensor shift, Tensor denominator, "
@@ -85,7 +89,22 @@ library.define(
 
 
 @torch.no_grad()
-def _attention(*arguments: Any) -> tuple[Tensor, ...]:
+def _attention(*arguments: Any) -> Tensor:
+    """The output `[B, Hq, N, Ev]`, by the short way where it leads there."""
+    call = Call(*arguments)
+    plain = call.bias is None and call.sink_logits is None and call.softcap is None and call.dropout_p == 0
+    if plain and not call.tensors and call.engine in ("auto", "native"):
+        mask, query_start, key_start, _ = _understood(call.plan, tuple(call.numbers))
+        output = briefly(call.query, call.key, call.value, mask, call.scale, query_start, key_start)
+        if output is not None:
+            return output
+    problem, engine = _problem(call, bias_wanted=False)
+    output, _, _ = engine.forward(problem)
+    return output.contiguous()
+
+
+@torch.no_grad()
+def _attention_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """The output `[B, Hq, N, Ev]`, and the normalizer of each row's weights, `[B, Hq, N]` each."""
     call = Call(*arguments)
     problem, engine = _problem(call, bias_wanted=False)
@@ -121,12 +140,16 @@ def _attention_backward(
     )
 
 
-def _fake_attention(*arguments: Any) -> tuple[Tensor, ...]:
+def _fake_attention(*arguments: Any) -> Tensor:
+    call = Call(*arguments)
+    return call.query.new_empty((*call.query.shape[:3], call.value.shape[-1]))
+
+
+def _fake_attention_forward(*arguments: Any) -> tuple[Tensor, ...]:
     call = Call(*arguments)
     query, rows = call.query, call.query.shape[:3]
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    output = query.new_empty((*rows, call.value.shape[-1]))
-    return output, *(query.new_empty(rows, dtype=dtype) for _ in range(3))
+    return _fake_attention(*arguments), *(query.new_empty(rows, dtype=dtype) for _ in range(3))
 
 
 def _fake_attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
@@ -135,6 +158,12 @@ def _fake_attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
         like.new_empty(like.shape) if want and like is not None else call.query.new_empty(0)
         for want, like in zip(wanted, call.differentiable, strict=True)
     )
+
+
+@lru_cache(maxsize=256)
+def _understood(plan: str, numbers: tuple[int, ...]) -> tuple[Any, ...]:
+    """A plan without tensors: what is made of it is the same every time."""
+    return tuple(rebuild(plan, numbers, ()))
 
 
 def _problem(call: Call, bias_wanted: bool) -> tuple[Problem, Engine]:
@@ -196,6 +225,8 @@ def _parts(normalizer: Normalizer) -> tuple[Tensor, Tensor, Tensor]:
 
 
 library.impl("attention", _attention, "CompositeExplicitAutograd")
+library.impl("attention_forward", _attention_forward, "CompositeExplicitAutograd")
 library.impl("attention_backward", _attention_backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::attention", _fake_attention, lib=library)
+torch.library.register_fake("regard::attention_forward", _fake_attention_forward, lib=library)
 torch.library.register_fake("regard::attention_backward", _fake_attention_backward, lib=library)

@@ -1,8 +1,8 @@
-"""What torch's autograd and `torch.func.vmap` make of the operator."""
+"""What torch's autograd and `torch.func.vmap` make of the operators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -13,7 +13,7 @@ from regard.engines import Wanted
 from regard.errors import EngineError
 from regard.opaque.definition import DIFFERENTIABLE, Call, library
 
-# How many results attention has, and what its backward takes before a call: a gradient, those, who wants.
+# How many results attention_forward has, and what attention_backward takes before a call.
 RESULTS = 4
 _EXTRA = RESULTS + 2
 
@@ -28,7 +28,24 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _differentiate(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Any, ...]:
     saved = ctx.saved_tensors  # asked for once: that is all that some who keep them allow
-    results, call = saved[:RESULTS], Call.put_together(ctx.rest, saved[RESULTS:])
+    return _gradients(ctx, Call.put_together(ctx.rest, saved[RESULTS:]), saved[:RESULTS], grad_output)
+
+
+def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.rest, tensors = Call(*inputs).taken_apart()
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate_again(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
+    """For a graph that was traced without gradients and is asked for some: it computes what they need."""
+    call = Call.put_together(ctx.rest, ctx.saved_tensors)
+    return _gradients(ctx, call, torch.ops.regard.attention_forward(*call), grad_output)
+
+
+def _gradients(
+    ctx: Any, call: Call, results: Sequence[Tensor], grad_output: Tensor | None
+) -> tuple[Any, ...]:
+    """One for each of the operator's arguments, or None."""
     # Lists of nothing, but lists: torch compares the structure with that of what came in.
     gradients: dict[str, Any] = dict.fromkeys(Call._fields)
     gradients["numbers"] = None if call.numbers else []
@@ -59,28 +76,28 @@ def second_derivative(engine: str) -> EngineError:
     )
 
 
-def _mapped(
-    function: Callable[..., tuple[Tensor, ...]], before: int, of_items: tuple[int, ...]
-) -> Callable[..., Any]:
+def _mapped(function: Callable[..., Any], before: int, of_items: tuple[int, ...]) -> Callable[..., Any]:
     """The rule for vmap: mapped dimensions join the batch where items are all alike, else one by one.
 
     `before` arguments stand before the call's; those at `of_items` are tensors that begin with the batch.
     """
 
-    def rule(
-        info: Any, in_dims: tuple[Any, ...], *arguments: Any
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    def rule(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
         size, call = info.batch_size, Call(*arguments[before:])
         others = [dim for place, dim in enumerate(in_dims) if place not in of_items]
         alike = all(dim is None for dim in tree_leaves(others)) and call.dropout_p == 0
         sums_over_items = before > 0 and any(Wanted(*arguments[before - 1])[3:])
         if not alike or sums_over_items or not _same_for_all_items(call, in_dims[before]):
-            results = [function(*_pick(arguments, in_dims, index)) for index in range(size)]
-            return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
+            each = [function(*_pick(arguments, in_dims, index)) for index in range(size)]
+            if isinstance(each[0], Tensor):
+                return torch.stack(each), 0
+            return tuple(map(torch.stack, zip(*each, strict=True))), (0,) * len(each[0])
         given = list(arguments)
         for place in of_items:
             given[place] = _fold(arguments[place], in_dims[place], size)
         folded = function(*given)
+        if isinstance(folded, Tensor):
+            return _unfold(folded, size), 0
         return tuple(_unfold(result, size) for result in folded), (0,) * len(folded)
 
     return rule
@@ -113,12 +130,18 @@ def _pick(arguments: Any, in_dims: Any, index: int) -> Any:
     return arguments
 
 
-torch.library.register_autograd("regard::attention", _differentiate, setup_context=_save, lib=library)
+torch.library.register_autograd(
+    "regard::attention", _differentiate_again, setup_context=_save_inputs, lib=library
+)
+torch.library.register_autograd("regard::attention_forward", _differentiate, setup_context=_save, lib=library)
 torch.library.register_autograd(
     "regard::attention_backward", _refuse, setup_context=_keep_engine, lib=library
 )
 torch.library.register_vmap(
     "regard::attention", _mapped(torch.ops.regard.attention, 0, (0, 1, 2)), lib=library
+)
+torch.library.register_vmap(
+    "regard::attention_forward", _mapped(torch.ops.regard.attention_forward, 0, (0, 1, 2)), lib=library
 )
 torch.library.register_vmap(
     "regard::attention_backward",

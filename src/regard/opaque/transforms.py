@@ -28,7 +28,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(rest: Any, *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        results: tuple[Tensor, ...] = torch.ops.regard.attention(*Call.put_together(rest, tensors))
+        results: tuple[Tensor, ...] = torch.ops.regard.attention_forward(*Call.put_together(rest, tensors))
         return results
 
     @staticmethod

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.intervals import Intervals, scan
+from regard.intervals import Intervals
 from regard.recording.parts import Parts
+from regard.scanning import scan
 from regard.viewer.codes import index_width, pack
 from regard.weights import AttentionWeights
 
