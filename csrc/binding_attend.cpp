@@ -43,7 +43,7 @@ bool take_band(Problem& p, nb::handle before, nb::handle after, nb::handle offse
   return true;
 }
 
-/// Whether a tensor stands for the negatives of the numbers that lie in memory (the imaginary part of a conjugate does).
+/// Whether a tensor means the negatives of the numbers in memory, as the imaginary part of a conjugate does.
 bool is_negated(nb::handle tensor) {
   static PyObject* const name = PyUnicode_InternFromString("is_neg");
   PyObject* arguments[] = {nullptr, tensor.ptr()};  // the first is room that the callee may use

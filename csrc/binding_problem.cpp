@@ -2,8 +2,8 @@
 #include "binding_problem.h"
 
 #include <cstring>
-#include <string>
 
+#include "binding_elements.h"
 #include "binding_tensor.h"
 
 namespace nb = nanobind;
@@ -17,14 +17,10 @@ DType dtype_of(Kind kind) {
   return kind == Kind::bf16 ? DType::bf16 : kind == Kind::f16 ? DType::f16 : DType::f32;
 }
 
-View read(nb::handle object) {
-  View view;
-  if (!read_tensor(object.ptr(), view)) throw nb::python_error();
-  return view;
-}
-
-[[noreturn]] void refuse(const char* name, const char* what) {
-  throw nb::value_error((std::string("`") + name + "` " + what).c_str());
+/// A bound far beyond every column and row is as good as any other such; adding to this one overflows nothing.
+std::int64_t within_reach(std::int64_t bound) {
+  constexpr std::int64_t far = std::int64_t{1} << 40;
+  return bound < -far ? -far : bound > far ? far : bound;
 }
 
 /// Strides of a view of four dimensions, 0 along those of size 1, which may stand for any number of items.
@@ -95,7 +91,9 @@ BoundProblem::BoundProblem(nb::handle query, nb::handle key, nb::handle value, n
   const View q = keep(query), k = keep(key);
   View v;
   if (!value.is_none()) v = keep(value);
-  if (const char* fault = take_inputs(p, q, k, value.is_none() ? nullptr : &v)) refuse("query, key and value", fault);
+  if (const char* fault = take_inputs(p, q, k, value.is_none() ? nullptr : &v)) {
+    refuse_tensor("query, key and value", fault);
+  }
   take_sets(starts, ends, run, dense);
   p.query_start = take_start(query_start, own_query_start_, p.query_start_step, "query_start");
   p.key_start = take_start(key_start, own_key_start_, p.key_start_step, "key_start");
@@ -106,7 +104,7 @@ BoundProblem::BoundProblem(nb::handle query, nb::handle key, nb::handle value, n
     const View sinks = keep(sink_logits);
     if (sinks.ndim != 1 || sinks.shape[0] != p.query_heads || sinks.kind != Kind::f32 || !sinks.on_cpu ||
         (sinks.shape[0] > 1 && sinks.stride[0] != 1)) {
-      refuse("sink_logits", "must be contiguous float32 [heads]");
+      refuse_tensor("sink_logits", "must be contiguous float32 [heads]");
     }
     p.sink_logits = static_cast<const float*>(sinks.data);
   }
@@ -121,15 +119,19 @@ void BoundProblem::take_sets(nb::handle starts, nb::handle ends, nb::handle run,
   Problem& p = problem_;
   if (starts.is_none()) {
     const auto numbers = nb::cast<nb::tuple>(run);
-    if (numbers.size() != 4) refuse("run", "must hold four numbers");
-    p.intervals.first_start = nb::cast<std::int64_t>(numbers[0]);
+    if (numbers.size() != 4) refuse_tensor("run", "must hold four numbers");
+    p.intervals.first_start = within_reach(nb::cast<std::int64_t>(numbers[0]));
     p.intervals.start_step = nb::cast<std::int64_t>(numbers[1]);
-    p.intervals.first_end = nb::cast<std::int64_t>(numbers[2]);
+    p.intervals.first_end = within_reach(nb::cast<std::int64_t>(numbers[2]));
     p.intervals.end_step = nb::cast<std::int64_t>(numbers[3]);
   } else {
     const View first = keep(starts), last = keep(ends);
-    if (!fits(first, p, -1) || first.kind != Kind::i64) refuse("starts", "must be int64 [batch, heads, queries, slots]");
-    if (!fits(last, p, first.shape[3]) || last.kind != Kind::i64) refuse("ends", "must be int64, shaped like starts");
+    if (!fits(first, p, -1) || first.kind != Kind::i64) {
+      refuse_tensor("starts", "must be int64 [batch, heads, queries, slots]");
+    }
+    if (!fits(last, p, first.shape[3]) || last.kind != Kind::i64) {
+      refuse_tensor("ends", "must be int64, shaped like starts");
+    }
     p.intervals.starts = static_cast<const std::int64_t*>(first.data);
     p.intervals.ends = static_cast<const std::int64_t*>(last.data);
     strides_of(first, p.intervals.start_stride);
@@ -139,7 +141,7 @@ void BoundProblem::take_sets(nb::handle starts, nb::handle ends, nb::handle run,
   if (!dense.is_none()) {
     const View bits = keep(dense);
     if (!fits(bits, p, p.n_keys) || bits.kind != Kind::boolean) {
-      refuse("dense", "must be bool [batch, heads, queries, keys]");
+      refuse_tensor("dense", "must be bool [batch, heads, queries, keys]");
     }
     p.dense = static_cast<const std::uint8_t*>(bits.data);
     strides_of(bits, p.dense_stride);
@@ -150,28 +152,28 @@ void BoundProblem::take_bias(const char* kind, nb::handle bias) {
   Problem& p = problem_;
   if (bias.is_none()) return;
   const View view = keep(bias);
-  if (!view.on_cpu || !is_float(view.kind)) refuse("bias", "must be floating point, on the CPU");
+  if (!view.on_cpu || !is_float(view.kind)) refuse_tensor("bias", "must be floating point, on the CPU");
   p.bias.data = view.data;
   p.bias.dtype = dtype_of(view.kind);
   const bool per_head = view.ndim > 0 && view.ndim <= 2 && (view.shape[0] == p.query_heads || view.shape[0] == 1);
   if (std::strcmp(kind, "alibi") == 0) {
-    if (view.ndim != 1 || !per_head || view.kind != Kind::f32) refuse("bias", "must be float32 [heads]");
+    if (view.ndim != 1 || !per_head || view.kind != Kind::f32) refuse_tensor("bias", "must be float32 [heads]");
     p.bias_kind = BiasKind::alibi;
     p.bias.stride[1] = view.shape[0] == 1 ? 0 : view.stride[0];
   } else if (std::strcmp(kind, "relative") == 0) {
     if (view.ndim != 2 || !per_head || view.kind != Kind::f32 || view.shape[1] % 2 == 0) {
-      refuse("bias", "must be float32 [heads, 2 * reach + 1]");
+      refuse_tensor("bias", "must be float32 [heads, 2 * reach + 1]");
     }
     p.bias_kind = BiasKind::relative;
     p.bias.stride[1] = view.shape[0] == 1 ? 0 : view.stride[0];
     p.bias.stride[3] = view.stride[1];
     p.reach = view.shape[1] / 2;
   } else if (std::strcmp(kind, "dense") == 0) {
-    if (!fits(view, p, p.n_keys)) refuse("bias", "must be [batch, heads, queries, keys]");
+    if (!fits(view, p, p.n_keys)) refuse_tensor("bias", "must be [batch, heads, queries, keys]");
     p.bias_kind = BiasKind::dense;
     strides_of(view, p.bias.stride);
   } else {
-    refuse("bias_kind", "must be alibi, relative or dense");
+    refuse_tensor("bias_kind", "must be alibi, relative or dense");
   }
 }
 
@@ -185,7 +187,7 @@ const std::int64_t* BoundProblem::take_start(nb::handle start, std::int64_t& own
   const View view = keep(start);
   if (view.ndim != 1 || view.kind != Kind::i64 || !view.on_cpu ||
       (view.shape[0] != 1 && view.shape[0] != problem_.batch)) {
-    refuse(name, "must be an int or int64 [batch]");
+    refuse_tensor(name, "must be an int or int64 [batch]");
   }
   if (view.shape[0] > 1) step = view.stride[0];
   return static_cast<const std::int64_t*>(view.data);
@@ -193,33 +195,26 @@ const std::int64_t* BoundProblem::take_start(nb::handle start, std::int64_t& own
 
 View BoundProblem::keep(nb::handle tensor) {
   kept_[n_kept_++] = nb::borrow(tensor);
-  return read(tensor);
+  return view_of(tensor);
 }
 
 Forward take_outputs(const Problem& p, nb::handle output, nb::handle maximum, nb::handle shift,
                      nb::handle denominator, nb::handle logsumexp) {
   Forward forward;
-  const View out = read(output);
+  const View out = view_of(output);
   const std::int64_t shape[4] = {p.batch, p.query_heads, p.n_queries, p.value_dim};
   bool right = out.ndim == 4 && out.on_cpu && is_float(out.kind) && dtype_of(out.kind) == p.query.dtype;
   for (int d = 0; right && d < 4; ++d) right = out.shape[d] == shape[d];
   if (!right || (p.value_dim > 1 && out.stride[3] != 1)) {
-    refuse("output", "must be [batch, heads, queries, value_dim] in the query's dtype, with unit last stride");
+    refuse_tensor("output", "must be [batch, heads, queries, value_dim] in the query's dtype, with unit last stride");
   }
   forward.output.data = out.data;
   forward.output.dtype = p.query.dtype;
   for (int d = 0; d < 4; ++d) forward.output.stride[d] = out.stride[d];
 
-  const std::int64_t dense_strides[3] = {p.query_heads * p.n_queries, p.n_queries, 1};
-  const auto rows = [&](nb::handle tensor, const char* name) -> float* {
-    const View view = read(tensor);
-    const bool none = shape[0] * shape[1] * shape[2] == 0;  // and then strides mean nothing
-    bool fit = view.ndim == 3 && view.kind == Kind::f32 && view.on_cpu;
-    for (int d = 0; fit && d < 3; ++d) {
-      fit = view.shape[d] == shape[d] && (none || shape[d] == 1 || view.stride[d] == dense_strides[d]);
-    }
-    if (!fit) refuse(name, "must be contiguous float32 [batch, heads, queries]");
-    return static_cast<float*>(view.data);
+  const auto rows = [&](nb::handle tensor, const char* name) {
+    if (tensor.is_none()) refuse_tensor(name, "must be a tensor");
+    return floats_of(tensor, {p.batch, p.query_heads, p.n_queries}, name);
   };
   forward.maximum = rows(maximum, "maximum");
   forward.shift = rows(shift, "shift");

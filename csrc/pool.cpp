@@ -1,4 +1,4 @@
-// Workers that sleep until a call opens places for them. Made when first needed, never joined: they end with the process.
+// Workers that sleep until a call opens places for them, made when first needed; they end with the process.
 #include "pool.h"
 
 #include <pthread.h>

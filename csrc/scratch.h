@@ -1,4 +1,4 @@
-// Each thread's scratch memory, kept between calls: allocating and faulting in megabytes would cost more than small work.
+// Each thread's scratch memory, kept between calls: to get and fault in megabytes would cost more than small work.
 #pragma once
 
 #include <cstddef>

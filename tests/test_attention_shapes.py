@@ -93,7 +93,7 @@ def test_broadcast_batches_sum_their_gradients(engine: str) -> None:
 
 @pytest.mark.parametrize(("query_heads", "key_heads"), [(1, 1), (6, 1), (6, 2), (6, 3), (6, 6), (32, 4)])
 def test_grouped_heads(query_heads: int, key_heads: int, engine: str) -> None:
-    inputs = make_inputs(9, 20, query_heads=query_heads, key_heads=key_heads)
+    inputs = make_inputs(9, 20, batch=(8,), query_heads=query_heads, key_heads=key_heads)
     agree(inputs, engine, masks.causal(), masks.causal().to_dense(9, 20))
 
 
@@ -118,7 +118,7 @@ def test_strides_do_not_matter(which: int, layout: str, engine: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("n_queries", [1, 3, 33])
 def test_strides_of_few_rows_and_many_in_low_precision(n_queries, dtype, layout, engine: str) -> None:
-    inputs = make_inputs(n_queries, 70, head_dim=20, value_dim=12, dtype=dtype)
+    inputs = make_inputs(n_queries, 70, batch=(8,), head_dim=20, value_dim=12, dtype=dtype)
     laid = Inputs(*(LAYOUTS[layout](t) for t in inputs))
     agree(laid, engine, masks.causal(), masks.causal().to_dense(n_queries, 70))
     expected = regard.attention(*inputs, masks.causal(), engine=engine)

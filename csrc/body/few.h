@@ -165,18 +165,16 @@ inline bool mark_allowed(const Problem& p, const Few& f, int r, i64 first, i64 n
 }
 
 /// Raw products to logits for one row, -inf where excluded; `allowed` keeps which pairs take part.
-inline void row_logits(const Problem& p, const Units& units, const Few& f, int r, i64 first, i64 n, bool all, float* s,
+inline void row_logits(const Problem& p, const Few& f, int r, i64 first, i64 n, bool all, float* s,
                        u8* allowed) {
-  if (units.natural) {
-    const float scale = __builtin_fabsf(p.scale);
-    for (i64 j = 0; j < kChunk; j += kVector) {
-      F score = load(s + j) * splat(scale);
-      if (p.softcap != 0) score = softcapped(score, p.softcap) * splat(p.softcap);
-      store(s + j, score);
-    }
+  const F scale = splat(__builtin_fabsf(p.scale));
+  for (i64 j = 0; j < kChunk; j += kVector) store(s + j, load(s + j) * scale);
+  if (p.softcap != 0)
+    for (i64 j = 0; j < kChunk; j += kVector) store(s + j, softcapped(load(s + j), p.softcap) * splat(p.softcap));
+  if (p.bias_kind != BiasKind::none) {
     const i64 head = f.head(p, r), query = f.query_row(p, r);
     const i64 away = key_position(p, f.item, first) - query_position(p, f.item, query);
-    for (i64 j = 0; j < n && p.bias_kind != BiasKind::none; j++) {
+    for (i64 j = 0; j < n; j++) {
       float bias;
       if (p.bias_kind == BiasKind::alibi) {
         const float distance = (float)(away + j < 0 ? -(away + j) : away + j);
@@ -198,7 +196,7 @@ inline void row_logits(const Problem& p, const Units& units, const Few& f, int r
 }
 
 /// Logits of a row to weights relative to its new maximum; returns what earlier output is to be multiplied by.
-inline float row_absorb(const Units& units, float* s, float& maximum, float& sum_so_far) {
+inline float row_absorb(float* s, float& maximum, float& sum_so_far) {
   F most = splat(-kInfinity), spoiled = splat(0.0f);
   for (i64 j = 0; j < kChunk; j += kVector) {
     const F x = load(s + j);
@@ -209,15 +207,14 @@ inline float row_absorb(const Units& units, float* s, float& maximum, float& sum
   const float before = maximum;
   maximum = found != found ? found : (found > before ? found : before);
   const float reference = maximum == -kInfinity ? 0.0f : maximum;
-  const F by = reference_of(units, splat(reference));
   F added = splat(0.0f);
   for (i64 j = 0; j < kChunk; j += kVector) {
-    const F weight = exp2_of(exponents(units, load(s + j), by));
+    const F weight = exp_of(load(s + j) - splat(reference));
     added = added + weight;
     store(s + j, weight);
   }
   float decays[kVector];
-  store(decays, exp2_of(decay_exponent(units, splat(before), splat(reference))));
+  store(decays, exp_of(splat(before - reference)));
   sum_so_far = sum_so_far * decays[0] + sum(added);
   return decays[0];
 }
@@ -236,15 +233,15 @@ inline void weigh_with_care(const Problem& p, const Few& f, i64 first, i64 n, co
 
 /// n columns from `first` on; R is at least the number of rows.
 template <int R>
-inline void chunk(const Problem& p, const Units& units, Few& f, i64 first, i64 n) {
+inline void chunk(const Problem& p, Few& f, i64 first, i64 n) {
   dots_of<R>(lying(p.key, f.item, f.key_head, first, n, p.head_dim, f.dim, f.packed), n, f.query, f.dim, f.scores);
   float decay[kFewRows];
   for (int r = 0; r < f.rows; r++) {
     float* s = f.scores + r * kChunk;
     u8* allowed = f.allowed + r * kChunk;
     const bool all = mark_allowed(p, f, r, first, n, allowed);
-    row_logits(p, units, f, r, first, n, all, s, allowed);
-    decay[r] = row_absorb(units, s, f.maximum[r], f.sum[r]);
+    row_logits(p, f, r, first, n, all, s, allowed);
+    decay[r] = row_absorb(s, f.maximum[r], f.sum[r]);
     if (!p.drop_below) continue;
     const RowKeys keys = row_keys(p, f.item, f.head(p, r), query_position(p, f.item, f.query_row(p, r)));
     for (i64 j = 0; j < kChunk; j += kVector) {
@@ -311,10 +308,10 @@ inline void forward_few(const Problem& p, const Forward& out, const Block& block
       reached = f.starts[i] < min(f.ends[i], (i32)min(first + kChunk, to)) && f.ends[i] > first;
     if (!reached) continue;
     const i64 n = min(kChunk, block.last_key - first);
-    if (f.rows == 1) chunk<1>(p, units, f, first, n);
-    else if (f.rows == 2) chunk<2>(p, units, f, first, n);
-    else if (f.rows <= 4) chunk<4>(p, units, f, first, n);
-    else chunk<kFewRows>(p, units, f, first, n);
+    if (f.rows == 1) chunk<1>(p, f, first, n);
+    else if (f.rows == 2) chunk<2>(p, f, first, n);
+    else if (f.rows <= 4) chunk<4>(p, f, first, n);
+    else chunk<kFewRows>(p, f, first, n);
   }
   for (int r = 0; r < f.rows; r++) {
     const float* row = f.output + r * f.value_dim;

@@ -3,7 +3,6 @@
 
 #include "fold_sums.h"
 #include "fold_weigh.h"
-#include "forward.h"
 
 namespace {
 namespace folding {
@@ -39,7 +38,6 @@ inline FoldRoom take_fold_room(const Problem& p, const Problem& with_x, const Fo
 struct Pass {
   const Problem &p, &with_x;
   const Fold& f;
-  const Units units;
   const FoldBlock& block;
   const FoldPart& part;
   FoldRoom& room;
@@ -70,17 +68,15 @@ template <class Kind, int W>
 inline void take_piece(const Pass& pass, FoldGroup& group, i64 first, i64 keys, i64 n, bool cut, float* s) {
   const Fold& f = pass.f;
   const FoldPart& part = pass.part;
-  raw_scores<Kind, W>(pass.p, group.g, pass.room.keys, first, first + keys, s);
-  to_logits<W>(pass.p, pass.units, group.g, first, first + n, cut, s, pass.room.buffer);
-  for (i64 i = n * W; i < keys * W; i++) store(s + i * kVector, splat(-kInfinity));
-  bury_dead_lanes(group.g, n, s);
+  form_logits<Kind, W>(pass.p, group.g, pass.room.keys, first, keys, n, cut, s, pass.room.buffer);
   if (part.allowed && group.n_chosen) count_allowed<W>(pass, group, first, keys, s);
-  if (f.top) rank(group.top, W * kVector, pass.units.natural_scale, first, n, s);
+  if (f.top) rank(group.top, W * kVector, first, n, s);
   if (f.applied && pass.room.vectors.specials) {
     u8* allowed = pass.room.allowed + (s - pass.room.scores);
     for (i64 i = 0; i < keys * W * kVector; i++) allowed[i] = s[i] != -kInfinity;
   }
-  weigh(pass.p, f, pass.units, group, first, keys, s);
+  if (f.entropy || f.distance) weigh<true>(pass.p, group, first, keys, s);
+  else weigh<false>(pass.p, group, first, keys, s);
   if (f.mass) add_mass(f, group, first, n, s);
   if (part.received && group.n_chosen) add_by_key<W>(group, keys, s, part.received + first);
   if (part.diagonals) {
@@ -157,12 +153,11 @@ inline void end_fold_group(const Pass& pass, FoldGroup& group, i64 row_base) {
   for (int lane = 0; lane < g.rows; lane++) {
     const i64 at = row_base + g.first_row + lane;
     // What is not negative may come out so, by less than a rounding.
-    const float entropy = group.entropy[lane] * (float)kLn2;
-    if (f.entropy) f.entropy[at] = entropy < 0 ? 0.0f : entropy;
+    if (f.entropy) f.entropy[at] = group.entropy[lane] < 0 ? 0.0f : group.entropy[lane];
     if (f.distance) f.distance[at] = group.distance[lane];
     if (f.mass) f.mass[at] = group.mass[lane];
     if (!f.top) continue;
-    const RowWeights row(f.normalizer.shift[at], f.normalizer.denominator[at]);
+    const Given row(f.normalizer.shift[at], f.normalizer.denominator[at]);
     end_top(group.top, lane, row, f.top_weights + at * f.top, f.top_columns + at * f.top);
   }
   if (f.applied) end_applied(pass, g, f.applied + row_base * f.x_dim);
@@ -227,13 +222,13 @@ inline void fold_as(const Problem& whole, const Fold& f, const FoldBlock& block,
   FoldRoom room = take_fold_room<Kind>(p, with_x, f, arena);
   for (i64 i = 0; i < kShared; i++) room.groups[i] = take_fold_group(p, f, value_rows, arena);
   const i64 first_pool = f.pooled ? pool_of(block.first_row, f.pooled_rows, p.n_queries) : 0;
-  const Pass pass{p, with_x, f, Units(p), block, part, room, first_pool, f.everything()};
+  const Pass pass{p, with_x, f, block, part, room, first_pool, f.everything()};
   begin_part(pass, part);
   const i64 row_base = (block.item * whole.query_heads + block.head) * p.n_queries;
   for (i64 row = block.first_row; row < block.last_row; row += kShared * kGroup) {
     const i64 n_groups = min(kShared, (block.last_row - row + kGroup - 1) / kGroup);
     for (i64 i = 0; i < n_groups; i++) {
-      begin_fold(p, f, pass.units, block, row + i * kGroup, row_base, value_rows, room.groups[i], room.row);
+      begin_fold(p, f, block, row + i * kGroup, row_base, value_rows, room.groups[i], room.row);
 #ifdef REGARD_BF16_PAIRS
       if constexpr (Kind::kDepth == 2) pair_query(p, room.groups[i].g);
 #endif

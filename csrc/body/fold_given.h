@@ -1,10 +1,9 @@
-// A row's given normalizer in a kernel's units, and a problem as one of its query heads sees it.
+// A row's given normalizer, and a problem as one of its query heads sees it.
 #pragma once
 
 #include "../fold.h"
 #include "math.h"
 #include "rows.h"
-#include "units.h"
 
 namespace {
 namespace folding {
@@ -18,37 +17,29 @@ using regard::FoldTransposed;
 using regard::kFoldRoom;
 using regard::pool_of;
 
-/// A weight is 2^(c * s + minus) * factor, and minus its logarithm in base 2 is surprise - (c * s + minus).
+/// One row's normalizer: a weight is e^(logit - shift) * inverse, so that the largest, where nothing but it makes up the
+/// shift, is exactly 1 / denominator.
 struct Given {
-  float minus = 0, factor = 0, surprise = 0;
+  float shift = 0, inverse = 0;
+  float surprise = 0;  // minus the logarithm of a weight is surprise - (logit - shift)
 
   Given() = default;
-  /// `natural_scale` turns s into a natural logit.
-  Given(float c, float natural_scale, float shift, float denominator) {
-    // The shift as a score, and what rounding it in base 2 takes away or adds, which the factor gives back.
-    const double base = (double)c * ((double)shift / natural_scale);
-    const double off = (double)(float)base - base;
-    const double divisor = denominator == 0 ? 1.0 : (double)denominator;
-    minus = -(float)base;
-    factor = (float)(__builtin_exp(off * kLn2) / divisor);
-    surprise = (float)(__builtin_log2(divisor) - off);
+  Given(float shift_, float denominator) : shift(shift_) {
+    const float divisor = denominator == 0 ? 1.0f : denominator;
+    inverse = 1 / divisor;
+    surprise = __builtin_logf(divisor);
   }
   /// Whether NaN or infinity has got into the row.
-  REGARD_INLINE bool spoiled() const { return !(minus * 0.0f == 0.0f && factor * 0.0f == 0.0f); }
-};
-
-/// Weights of natural logits of one row, by the formula itself: the largest is then exactly 1 / denominator where nothing
-/// but it makes up the shift. 0 where one is -inf.
-struct RowWeights {
-  float shift = 0, divisor = 1;
-
-  RowWeights() = default;
-  RowWeights(float shift_, float denominator) : shift(shift_), divisor(denominator == 0 ? 1.0f : denominator) {}
-  REGARD_INLINE F of(F logits) const {
-    const F weights = exp2_of((logits - splat(shift)) * splat(kLog2E)) / splat(divisor);
+  REGARD_INLINE bool spoiled() const { return !(shift * 0.0f == 0.0f && inverse * 0.0f == 0.0f); }
+  /// Weights of logits of this row, 0 where one is -inf.
+  REGARD_INLINE F weights(F logits) const {
+    const F weights = exp_of(logits - splat(shift)) * splat(inverse);
     return logits == splat(-kInfinity) ? splat(0.0f) : weights;
   }
 };
+
+/// The sign of the scale goes into the query, its size into the scores.
+REGARD_INLINE float query_sign(const Problem& p) { return p.scale < 0 ? -1.0f : 1.0f; }
 
 REGARD_INLINE void store_ints(i32* p, I x) { __builtin_memcpy(p, &x, sizeof x); }
 

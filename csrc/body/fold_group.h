@@ -3,14 +3,14 @@
 
 #include "fold_given.h"
 #include "fold_top.h"
-#include "online.h"
+#include "forward.h"
 
 namespace {
 namespace folding {
 
 struct FoldGroup {
   Group g;
-  float *minus, *factor, *surprise;    // [kGroup], see Given
+  float *shift, *inverse, *surprise;   // [kGroup], see Given
   bool spoiled;                        // in some row: excluded pairs must then be told from the others
   i32* chosen;                         // [kGroup]: -1 for rows that count in sums over queries
   i64 n_chosen;
@@ -27,8 +27,8 @@ struct FoldGroup {
 inline FoldGroup take_fold_group(const Problem& p, const Fold& f, i64 value_rows, Arena& arena) {
   FoldGroup group{};
   group.g = take_group(p, value_rows, arena);
-  group.minus = arena.take<float>(kGroup);
-  group.factor = arena.take<float>(kGroup);
+  group.shift = arena.take<float>(kGroup);
+  group.inverse = arena.take<float>(kGroup);
   group.surprise = arena.take<float>(kGroup);
   group.chosen = arena.take<i32>(kGroup);
   group.entropy = arena.take<float>(kGroup);
@@ -40,9 +40,9 @@ inline FoldGroup take_fold_group(const Problem& p, const Fold& f, i64 value_rows
 }
 
 /// Set a group up for `block`, of a problem that has one head; `row` is scratch, see `begin`.
-inline void begin_fold(const Problem& p, const Fold& f, const Units& units, const FoldBlock& block, i64 first_row,
+inline void begin_fold(const Problem& p, const Fold& f, const FoldBlock& block, i64 first_row,
                        i64 row_base, i64 value_rows, FoldGroup& group, float* row) {
-  begin(p, group.g, block.item, 0, first_row, block.last_row, units.query_factor, value_rows, row);
+  begin(p, group.g, block.item, 0, first_row, block.last_row, query_sign(p), value_rows, row);
   group.spoiled = false;
   group.n_chosen = 0;
   for (int lane = 0; lane < kGroup; lane++) {
@@ -51,10 +51,10 @@ inline void begin_fold(const Problem& p, const Fold& f, const Units& units, cons
     const bool live = lane < group.g.rows;
     if (live) {
       const i64 at = row_base + query;
-      given = Given(units.c, units.natural_scale, f.normalizer.shift[at], f.normalizer.denominator[at]);
+      given = Given(f.normalizer.shift[at], f.normalizer.denominator[at]);
     }
-    group.minus[lane] = given.minus;
-    group.factor[lane] = given.factor;
+    group.shift[lane] = given.shift;
+    group.inverse[lane] = given.inverse;
     group.surprise[lane] = given.surprise;
     group.spoiled |= given.spoiled();
     const bool counts = live && (!f.queries || f.queries[query]);
@@ -78,6 +78,17 @@ inline void bury_dead_lanes(const Group& g, i64 keys, float* s) {
     float* at = s + k * lanes + from;
     store(at, live ? load(at) : splat(-kInfinity));
   }
+}
+
+/// Logits of `keys` columns of a tile from `first` on, a multiple of kRows, of which n are not padding; -inf for whatever
+/// takes no part. `buffer` is as large as the scores.
+template <class Kind, int W>
+inline void form_logits(const Problem& p, const Group& g, const Tile& t, i64 first, i64 keys, i64 n, bool cut, float* s,
+                        float* buffer) {
+  raw_scores<Kind, W>(p, g, t, first, first + keys, s, __builtin_fabsf(p.scale));
+  scaled_to_logits<W>(p, g, first, first + n, cut, s, buffer);
+  for (i64 i = n * W; i < keys * W; i++) store(s + i * kVector, splat(-kInfinity));
+  bury_dead_lanes(g, n, s);
 }
 
 }  // namespace folding

@@ -16,7 +16,7 @@ constexpr i64 kPanel = kGroup;  // keys that are turned together
 /// One of the rows.
 struct MatrixRow {
   i64 query;
-  RowWeights weights;
+  Given given;
   i32 *starts, *ends;  // [slots]
 };
 
@@ -43,20 +43,20 @@ inline RowsRoom take_rows_room(const Problem& p, i64 n_rows, Arena& arena) {
   room.rows = arena.take<MatrixRow>(n_rows);
   for (i64 r = 0; r < n_rows; r++) {
     i32* const bounds = arena.take<i32>(2 * p.intervals.slots);
-    if (arena.base) room.rows[r] = {0, RowWeights(), bounds, bounds + p.intervals.slots};
+    if (arena.base) room.rows[r] = {0, Given(), bounds, bounds + p.intervals.slots};
   }
   return room;
 }
 
 /// The query rows as they are multiplied; those that fill up the last kRows hold zeros.
 template <class Kind>
-inline void load_rows(const Problem& p, const Units& units, i64 item, i64 n_rows, RowsRoom& room) {
+inline void load_rows(const Problem& p, i64 item, i64 n_rows, RowsRoom& room) {
   for (i64 r = 0; r < round_up(n_rows, kRows); r++) {
     float* to = room.query + r * room.padded;
     float* row = room.lying;
     const i64 padded = Kind::kDepth * room.padded;
     if (r < n_rows) unpack(row_of(p.query, item, 0, room.rows[r].query), p.head_dim, padded, row);
-    for (i64 d = 0; d < padded; d++) row[d] = r < n_rows ? row[d] * units.query_factor : 0.0f;
+    for (i64 d = 0; d < padded; d++) row[d] = r < n_rows ? row[d] * query_sign(p) : 0.0f;
     for (i64 t = 0; t < room.padded; t++) {
       if constexpr (Kind::kDepth == 1) to[t] = row[t];
       else to[t] = bits_of<float>((bits_of<u32>(row[2 * t]) >> 16) | (bits_of<u32>(row[2 * t + 1]) & 0xffff0000));
@@ -158,9 +158,9 @@ inline void exclude_from_row(const Problem& p, i64 item, const MatrixRow& row, i
 }
 
 /// Products of one row to what is asked for, n columns from `first` on.
-inline void finish_row(const Problem& p, const FoldRows& f, const Units& units, const MatrixRow& row, i64 first, i64 n,
-                       float* s, float* buffer, float* to) {
-  const F scale = splat(units.natural ? __builtin_fabsf(p.scale) : units.natural_scale);
+inline void finish_row(const Problem& p, const FoldRows& f, const MatrixRow& row, i64 first, i64 n, float* s,
+                       float* buffer, float* to) {
+  const F scale = splat(__builtin_fabsf(p.scale));
   for (i64 j = 0; j < kPanel; j += kVector) {
     F score = load(s + j) * scale;
     if (p.softcap != 0) score = softcapped(score, p.softcap) * splat(p.softcap);
@@ -169,7 +169,7 @@ inline void finish_row(const Problem& p, const FoldRows& f, const Units& units, 
   if (p.bias_kind != BiasKind::none) add_row_bias(p, f.item, row.query, first, n, s, buffer);
   exclude_from_row(p, f.item, row, first, n, s);
   if (f.normalizer.shift)
-    for (i64 j = 0; j < kPanel; j += kVector) store(s + j, row.weights.of(load(s + j)));
+    for (i64 j = 0; j < kPanel; j += kVector) store(s + j, row.given.weights(load(s + j)));
   i64 j = 0;
   for (; j + kVector <= n; j += kVector) store(to + j, load(s + j));
   for (; j < n; j++) to[j] = s[j];
@@ -182,8 +182,8 @@ inline bool reaches(const Problem& p, const MatrixRow& row, i64 first, i64 last)
 }
 
 template <class Kind>
-inline void take_panel(const Problem& p, const FoldRows& f, const Units& units, i64 first_row, i64 n_rows, i64 first,
-                       i64 n, i64 last, RowsRoom& room) {
+inline void take_panel(const Problem& p, const FoldRows& f, i64 first_row, i64 n_rows, i64 first, i64 n,
+                       i64 last, RowsRoom& room) {
   // The next panel's lines, over the turns in which they are asked for.
   Ahead ahead(p, f.item, first + n, min(first + n + kPanel, last));
   const i64 turns = (kColumns + 1) * (room.padded / kVector);
@@ -198,18 +198,24 @@ inline void take_panel(const Problem& p, const FoldRows& f, const Units& units, 
       loaded = true;
       using Element = typename Kind::Element;
       const auto *query = (const Element*)room.query + base * room.padded, *panel = (const Element*)room.panel;
-      F sums[kRows][kColumns] = {};
-      for (i64 t = 0; t < room.steps; t += kVector) {
-        multiply<Kind, kColumns>(query + t, room.padded, 1, panel + t * kPanel, min((i64)kVector, room.steps - t), sums);
-        ahead.bring(lines);
+      for (i64 step = 0; step < room.steps; step += kSteps) {
+        F sums[kRows][kColumns] = {};
+        const i64 last_step = min(step + kSteps, room.steps);
+        for (i64 t = step; t < last_step; t += kVector) {
+          multiply<Kind, kColumns>(query + t, room.padded, 1, panel + t * kPanel, min((i64)kVector, last_step - t), sums);
+          ahead.bring(lines);
+        }
+        for (int r = 0; r < kRows; r++)
+          for (int w = 0; w < kColumns; w++) {
+            float* at = room.scores + r * kPanel + w * kVector;
+            store(at, step ? load(at) + sums[r][w] : sums[r][w]);
+          }
       }
-      for (int r = 0; r < kRows; r++)
-        for (int w = 0; w < kColumns; w++) store(room.scores + r * kPanel + w * kVector, sums[r][w]);
     }
     for (i64 r = 0; r < live; r++) {
       float* to = f.result + (first_row + base + r) * f.stride + first - f.first;
       if (reached) {
-        finish_row(p, f, units, room.rows[base + r], first, n, room.scores + r * kPanel, room.buffer, to);
+        finish_row(p, f, room.rows[base + r], first, n, room.scores + r * kPanel, room.buffer, to);
         continue;
       }
       for (i64 j = 0; j < n; j++) to[j] = f.normalizer.shift ? 0.0f : -kInfinity;
@@ -229,7 +235,6 @@ template <class Kind>
 inline void fold_rows_as(const Problem& whole, const FoldRows& f, i64 first_row, i64 last_row, i64 first, i64 last,
                          void* scratch) {
   const Problem p = one_head(whole, f.head);
-  const Units units(p);
   Arena arena{(char*)scratch};
   const i64 n_rows = last_row - first_row;
   RowsRoom room = take_rows_room<Kind>(p, n_rows, arena);
@@ -237,13 +242,13 @@ inline void fold_rows_as(const Problem& whole, const FoldRows& f, i64 first_row,
     MatrixRow& row = room.rows[r];
     row.query = f.rows[first_row + r];
     const i64 at = (f.item * whole.query_heads + f.head) * p.n_queries + row.query;
-    if (f.normalizer.shift) row.weights = RowWeights(f.normalizer.shift[at], f.normalizer.denominator[at]);
+    if (f.normalizer.shift) row.given = Given(f.normalizer.shift[at], f.normalizer.denominator[at]);
     read_intervals(p, f.item, 0, row.query, row.starts, row.ends, 1);
   }
-  load_rows<Kind>(p, units, f.item, n_rows, room);
+  load_rows<Kind>(p, f.item, n_rows, room);
   for (i64 column = first; column < last; column += kPanel) {
     if (regard::interrupted()) return;
-    take_panel<Kind>(p, f, units, first_row, n_rows, column, min(kPanel, last - column), last, room);
+    take_panel<Kind>(p, f, first_row, n_rows, column, min(kPanel, last - column), last, room);
   }
 }
 

@@ -91,18 +91,18 @@ struct FewTop {
 };
 
 /// Which of n <= 32 columns have a lane's logit above that lane's bar: a bit each.
-REGARD_INLINE u32 columns_above(const float* s, i64 lanes, i64 n, F scale, F bar) {
+REGARD_INLINE u32 columns_above(const float* s, i64 lanes, i64 n, F bar) {
   u32 found = 0;
-  for (i64 k = 0; k < n; k++) found |= (u32)(above(load(s + k * lanes) * scale, bar) != 0) << k;
+  for (i64 k = 0; k < n; k++) found |= (u32)(above(load(s + k * lanes), bar) != 0) << k;
   return found;
 }
 
 template <int K>
-__attribute__((noinline)) void rank_few(Top& t, i64 lane, i64 lanes, u32 columns, F scale, i64 first, const float* s) {
+__attribute__((noinline)) void rank_few(Top& t, i64 lane, i64 lanes, u32 columns, i64 first, const float* s) {
   FewTop<K> few(t, lane);
   for (; columns; columns &= columns - 1) {
     const int k = __builtin_ctz(columns);
-    few.insert(load(s + k * lanes) * scale, first + k);
+    few.insert(load(s + k * lanes), first + k);
   }
   few.keep(t, lane);
   for (int i = 0; i < kVector; i++) t.bar[lane + i] = bar_of(t.order[(t.k - 1) * kGroup + lane + i]);
@@ -117,10 +117,10 @@ inline void weed_out(Top& t, i64 lane) {
   t.bar[lane] = bar_of((i32)(least >> 32));
 }
 
-__attribute__((noinline)) void rank_many(Top& t, i64 lane, i64 lanes, u32 columns, F scale, i64 first, const float* s) {
+__attribute__((noinline)) void rank_many(Top& t, i64 lane, i64 lanes, u32 columns, i64 first, const float* s) {
   for (; columns; columns &= columns - 1) {
     const int k = __builtin_ctz(columns);
-    const F logits = load(s + k * lanes) * scale + splat(0.0f);
+    const F logits = load(s + k * lanes) + splat(0.0f);
     float values[kVector];
     store(values, logits);
     for (u32 hits = above(logits, load(t.bar + lane)); hits; hits &= hits - 1) {
@@ -132,21 +132,20 @@ __attribute__((noinline)) void rank_many(Top& t, i64 lane, i64 lanes, u32 column
   }
 }
 
-/// Rank the scores of n columns from `first` on; `natural_scale` makes logits of them. -inf ranks nowhere.
-__attribute__((noinline)) void rank(Top& t, i64 lanes, float natural_scale, i64 first, i64 n, const float* s) {
+/// Rank the logits of n columns from `first` on; -inf ranks nowhere.
+__attribute__((noinline)) void rank(Top& t, i64 lanes, i64 first, i64 n, const float* s) {
   static_assert(kPiece <= 32, "a bit for each column of a piece");
-  const F scale = splat(natural_scale);
   for (i64 lane = 0; lane < lanes; lane += kVector) {
-    const u32 columns = columns_above(s + lane, lanes, n, scale, load(t.bar + lane));
+    const u32 columns = columns_above(s + lane, lanes, n, load(t.bar + lane));
     if (!columns) continue;
-    if (t.count) rank_many(t, lane, lanes, columns, scale, first, s + lane);
-    else if (t.kept == 8) rank_few<8>(t, lane, lanes, columns, scale, first, s + lane);
-    else rank_few<kFewTop>(t, lane, lanes, columns, scale, first, s + lane);
+    if (t.count) rank_many(t, lane, lanes, columns, first, s + lane);
+    else if (t.kept == 8) rank_few<8>(t, lane, lanes, columns, first, s + lane);
+    else rank_few<kFewTop>(t, lane, lanes, columns, first, s + lane);
   }
 }
 
 /// One row's answer: weights and columns, 0 and -1 where fewer may be attended.
-inline void end_top(Top& t, int lane, const RowWeights& row, float* weights, i64* columns) {
+inline void end_top(Top& t, int lane, const Given& row, float* weights, i64* columns) {
   if (t.count) {
     regard::keep_largest(t.packed + lane * t.room, t.count[lane], t.k, true);
     t.count[lane] = (i32)min((i64)t.count[lane], t.k);
@@ -169,7 +168,7 @@ inline void end_top(Top& t, int lane, const RowWeights& row, float* weights, i64
       }
       logits[i] = order == kNothing ? -kInfinity : bits_of<float>(order_of_bits(order));
     }
-    store(found, row.of(load(logits)));
+    store(found, row.weights(load(logits)));
     for (i64 i = 0; i < n; i++) weights[first + i] = found[i];
   }
 }

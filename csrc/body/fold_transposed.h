@@ -5,7 +5,6 @@
 #pragma once
 
 #include "fold_weigh.h"
-#include "forward.h"
 
 namespace {
 namespace folding {
@@ -107,8 +106,8 @@ inline void add_to_keys(const FoldTransposed& t, i64 head, TransposedRoom& room,
 }
 
 template <class Kind, int W>
-inline void take_tile_transposed(const Problem& p, const FoldTransposed& t, const Units& units, i64 head,
-                                 const Tile& tile, const Reach& r, TransposedRoom& room, float* sums) {
+inline void take_tile_transposed(const Problem& p, const FoldTransposed& t, i64 head, const Tile& tile,
+                                 const Reach& r, TransposedRoom& room, float* sums) {
   const i64 first = tile.origin + round_down(r.first - tile.origin, kRows);
   const i64 last = tile.origin + round_up(r.last - tile.origin, kRows);
   const bool cut = r.cut || first != r.first || last != r.last;
@@ -116,13 +115,10 @@ inline void take_tile_transposed(const Problem& p, const FoldTransposed& t, cons
   float* s = room.scores;
   for (i64 at = first; at < last; at += kPiece) {
     const i64 keys = min(kPiece, last - at), n = min(keys, tile.last - at);
-    raw_scores<Kind, W>(p, g, tile, at, at + keys, s);
-    to_logits<W>(p, units, g, at, at + n, cut, s, room.buffer);
-    for (i64 i = n * W; i < keys * W; i++) store(s + i * kVector, splat(-kInfinity));
-    bury_dead_lanes(g, n, s);
+    form_logits<Kind, W>(p, g, tile, at, keys, n, cut, s, room.buffer);
     if (room.specials)
       for (i64 i = 0; i < keys * W * kVector; i++) room.allowed[i] = s[i] != -kInfinity;
-    weigh_all<false>(p, units, room.group, at, keys, s);
+    weigh<false>(p, room.group, at, keys, s);
     add_to_keys(t, head, room, keys, sums + (at - tile.origin) * room.dim);
   }
 }
@@ -137,7 +133,6 @@ inline std::size_t fold_transposed_scratch_as(const Problem& whole, const FoldTr
 template <class Kind>
 inline void fold_transposed_as(const Problem& whole, const FoldTransposed& t, const FoldKeys& own, void* scratch) {
   const Problem p = one_head(whole, own.head);
-  const Units units(p);
   Arena arena{(char*)scratch};
   TransposedRoom room = take_transposed_room<Kind>(p, t.x_dim, arena);
   Fold f{};
@@ -157,7 +152,7 @@ inline void fold_transposed_as(const Problem& whole, const FoldTransposed& t, co
     g.vectors = (g.rows + kVector - 1) / kVector;
     read_masks(p, g);
     if (reach(g, own.first_key, own.last_key).empty()) continue;
-    begin_fold(p, f, units, rows, row, row_base, 0, room.group, room.row);
+    begin_fold(p, f, rows, row, row_base, 0, room.group, room.row);
 #ifdef REGARD_BF16_PAIRS
     if constexpr (Kind::kDepth == 2) pair_query(p, g);
 #endif
@@ -169,9 +164,9 @@ inline void fold_transposed_as(const Problem& whole, const FoldTransposed& t, co
       if (!filled[i]) fill<Kind>(p, room.tiles[i], own.item, 0, first, last);
       filled[i] = true;
       float* sums = room.sums + i * kTileKeys * room.dim;
-      if (g.vectors == 1) take_tile_transposed<Kind, 1>(p, t, units, own.head, room.tiles[i], r, room, sums);
-      else if (g.vectors == 2) take_tile_transposed<Kind, 2>(p, t, units, own.head, room.tiles[i], r, room, sums);
-      else take_tile_transposed<Kind, kColumns>(p, t, units, own.head, room.tiles[i], r, room, sums);
+      if (g.vectors == 1) take_tile_transposed<Kind, 1>(p, t, own.head, room.tiles[i], r, room, sums);
+      else if (g.vectors == 2) take_tile_transposed<Kind, 2>(p, t, own.head, room.tiles[i], r, room, sums);
+      else take_tile_transposed<Kind, kColumns>(p, t, own.head, room.tiles[i], r, room, sums);
     }
   }
   float* to = t.result + ((own.item * whole.query_heads + own.head) * p.n_keys + own.first_key) * t.x_dim;

@@ -13,21 +13,21 @@ REGARD_INLINE F lane_numbers() {
   return load(numbers);
 }
 
-/// Scores of `keys` columns of one vector of lanes to weights. `away` is key position minus query position of the first.
+/// Logits of `keys` columns of one vector of lanes to weights. `away` is key position minus query position of the first.
 /// Sums of few are added to the sums of all: errors grow with the length of a sum.
 template <bool sums, bool careful>
-REGARD_INLINE void weigh_lanes(const FoldGroup& group, float c, i64 lane, i64 keys, F away, float* s) {
+REGARD_INLINE void weigh_lanes(const FoldGroup& group, i64 lane, i64 keys, F away, float* s) {
   const i64 lanes = group.g.lanes();
-  const F minus = load(group.minus + lane), factor = load(group.factor + lane), scale = splat(c);
+  const F shift = load(group.shift + lane), inverse = load(group.inverse + lane);
   const F surprise = load(group.surprise + lane), one = splat(1.0f);
   F entropy = splat(0.0f), distance = splat(0.0f);
   for (i64 k = 0; k < keys; k++) {
     float* at = s + k * lanes + lane;
-    const F score = load(at);
-    // Bounded below, because 0 * log 0 is 0; exp2_of is 0 there.
-    const F exponent = larger(splat(-127.0f), fma(score, scale, minus));
-    F weight = exp2_of(exponent) * factor;
-    if (careful) weight = score == splat(-kInfinity) ? splat(0.0f) : weight;
+    const F logit = load(at);
+    // Bounded below, because 0 * log 0 is 0; exp_of is 0 there.
+    const F exponent = larger(splat(-88.0f), logit - shift);
+    F weight = exp_of(exponent) * inverse;
+    if (careful) weight = logit == splat(-kInfinity) ? splat(0.0f) : weight;
     if (sums) {
       entropy = fma(weight, surprise - exponent, entropy);
       distance = fma(weight, larger(away, -away), distance);
@@ -40,22 +40,16 @@ REGARD_INLINE void weigh_lanes(const FoldGroup& group, float c, i64 lane, i64 ke
   store(group.distance + lane, load(group.distance + lane) + distance);
 }
 
+/// Logits of `keys` columns from `first` on, in place to weights; with the rows' sums if they are asked for.
 template <bool sums>
-inline void weigh_all(const Problem& p, const Units& units, const FoldGroup& group, i64 first, i64 keys, float* s) {
+__attribute__((noinline)) void weigh(const Problem& p, const FoldGroup& group, i64 first, i64 keys, float* s) {
   const Group& g = group.g;
   const float nearest = (float)(key_position(p, g.item, first) - query_position(p, g.item, g.first_row));
   for (i64 lane = 0; lane < g.lanes(); lane += kVector) {
     const F away = splat(nearest - (float)lane) - lane_numbers();
-    if (group.spoiled) weigh_lanes<sums, true>(group, units.c, lane, keys, away, s);
-    else weigh_lanes<sums, false>(group, units.c, lane, keys, away, s);
+    if (group.spoiled) weigh_lanes<sums, true>(group, lane, keys, away, s);
+    else weigh_lanes<sums, false>(group, lane, keys, away, s);
   }
-}
-
-/// Logits of `keys` columns from `first` on, in place to weights.
-inline void weigh(const Problem& p, const Fold& f, const Units& units, const FoldGroup& group, i64 first, i64 keys,
-                  float* s) {
-  if (f.entropy || f.distance) weigh_all<true>(p, units, group, first, keys, s);
-  else weigh_all<false>(p, units, group, first, keys, s);
 }
 
 /// Add the weights of those of n columns from `first` on that are in the set.

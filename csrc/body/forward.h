@@ -27,9 +27,10 @@ inline Working take_working(const Problem& p, Arena& arena) {
 // Steps of a product that are summed at once: a longer dim is summed in pieces, for errors grow with a sum's length.
 constexpr i64 kSteps = 128;
 
-/// Raw products of the columns [first, last) of a tile with a group's queries: to[key][lanes].
+/// Products of the columns [first, last) of a tile with a group's queries, times `scale`: to[key][lanes].
 template <class Kind, int W>
-inline void raw_scores(const Problem& p, const Group& g, const Tile& t, i64 first, i64 last, float* to) {
+inline void raw_scores(const Problem& p, const Group& g, const Tile& t, i64 first, i64 last, float* to,
+                       float scale = 1) {
   using Element = typename Kind::Element;
   const i64 steps = steps_of<Kind>(p.head_dim);
   for (i64 column = first; column < last; column += kRows) {
@@ -42,7 +43,8 @@ inline void raw_scores(const Problem& p, const Group& g, const Tile& t, i64 firs
       for (int r = 0; r < kRows; r++)
         for (int w = 0; w < W; w++) {
           float* score = at + (r * W + w) * kVector;
-          store(score, step ? load(score) + sums[r][w] : sums[r][w]);
+          if (step) sums[r][w] = load(score) + sums[r][w];
+          store(score, step + kSteps < steps ? sums[r][w] : sums[r][w] * splat(scale));
         }
     }
   }
@@ -109,20 +111,20 @@ inline void pair_query(const Problem& p, Group& g) {
 
 /// One group against one tile.
 template <class Kind, int W>
-inline void attend(const Problem& p, const Units& units, Group& g, const Tile& t, const Reach& reach, Working& work) {
+inline void attend(const Problem& p, Group& g, const Tile& t, const Reach& reach, Working& work) {
   const i64 first = t.origin + round_down(reach.first - t.origin, kRows);
   const i64 last = t.origin + round_up(reach.last - t.origin, kRows);
   const bool cut = reach.cut || first != reach.first || last != reach.last;
   const i64 value_rows = value_rows_of(p);
   float* s = work.scores;
-  raw_scores<Kind, W>(p, g, t, first, last, s);
+  raw_scores<Kind, W>(p, g, t, first, last, s, __builtin_fabsf(p.scale));
   // Columns past the tile's last are padding: excluded like any other.
   const i64 inside = min(last, t.last);
-  to_logits<W>(p, units, g, first, inside, cut, s, work.buffer);
+  scaled_to_logits<W>(p, g, first, inside, cut, s, work.buffer);
   for (i64 i = (inside - first) * W; i < (last - first) * W; i++) store(s + i * kVector, splat(-kInfinity));
   if (t.specials)
     for (i64 i = 0; i < (last - first) * W * kVector; i++) work.allowed[i] = s[i] != -kInfinity;
-  absorb<W>(g, units, last - first, value_rows, s);
+  absorb<W>(g, last - first, value_rows, s);
   if (value_rows == 0) return;
   if (p.drop_below) drop<W>(p, g, first, last - first, s);
   if (t.specials) add_specials<W>(p, g, t, first, inside, s, work.allowed, work.row);
@@ -206,9 +208,9 @@ inline void forward_as(const Problem& p, const Forward& out, const Block& block,
       Group& g = groups[i];
       const Reach r = reach(g, first, last);
       if (r.empty() || (p.dense && !occupied(p, g, r.first, r.last))) continue;
-      if (g.vectors == 1) attend<Kind, 1>(p, units, g, tile, r, work);
-      else if (g.vectors == 2) attend<Kind, 2>(p, units, g, tile, r, work);
-      else attend<Kind, kColumns>(p, units, g, tile, r, work);
+      if (g.vectors == 1) attend<Kind, 1>(p, g, tile, r, work);
+      else if (g.vectors == 2) attend<Kind, 2>(p, g, tile, r, work);
+      else attend<Kind, kColumns>(p, g, tile, r, work);
     }
   }
   for (i64 i = 0; i < n_groups; i++) finish(p, out, units, groups[i], partial, block.first_row, work);

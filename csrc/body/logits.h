@@ -142,21 +142,24 @@ inline void add_bias(const Problem& p, const Group& g, i64 first, i64 last, floa
   }
 }
 
-/// Raw products to logits in place; excluded pairs hold -inf. `buffer` is used where there is a bias or a dense mask.
+/// Scaled products to logits in place; excluded pairs hold -inf. `buffer` is used where there is a bias or a dense mask.
 template <int W>
-inline void to_logits(const Problem& p, const Units& units, const Group& g, i64 first, i64 last, bool cut, float* s,
-                      float* buffer) {
-  if (units.natural) {
-    const float scale = __builtin_fabsf(p.scale);
-    for (i64 i = 0; i < (last - first) * W; i++) {
-      F score = load(s + i * kVector) * splat(scale);
-      if (p.softcap != 0) score = softcapped(score, p.softcap) * splat(p.softcap);
-      store(s + i * kVector, score);
-    }
-    if (p.bias_kind != BiasKind::none) add_bias<W>(p, g, first, last, s, buffer);
-  }
+inline void scaled_to_logits(const Problem& p, const Group& g, i64 first, i64 last, bool cut, float* s, float* buffer) {
+  if (p.softcap != 0)
+    for (i64 i = 0; i < (last - first) * W; i++)
+      store(s + i * kVector, softcapped(load(s + i * kVector), p.softcap) * splat(p.softcap));
+  if (p.bias_kind != BiasKind::none) add_bias<W>(p, g, first, last, s, buffer);
   if (p.dense) exclude_dense<W>(p, g, first, last, s, buffer);
   if (cut) exclude_outside<W>(g, first, last, s);
+}
+
+/// Raw products to logits in place, likewise.
+template <int W>
+inline void to_logits(const Problem& p, const Units&, const Group& g, i64 first, i64 last, bool cut, float* s,
+                      float* buffer) {
+  const F scale = splat(__builtin_fabsf(p.scale));
+  for (i64 i = 0; i < (last - first) * W; i++) store(s + i * kVector, load(s + i * kVector) * scale);
+  scaled_to_logits<W>(p, g, first, last, cut, s, buffer);
 }
 
 }  // namespace

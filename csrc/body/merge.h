@@ -25,7 +25,7 @@ inline void merge(const Problem& p, const Forward& out, const Block& block, cons
       const float l = partials[s].denominator[at];
       if (l == 0) continue;  // nothing there, and -inf - 0 would be harmless but for what its output may hold
       float weights[kVector];
-      store(weights, exp2_of(decay_exponent(units, splat(partials[s].maximum[at]), splat(reference))));
+      store(weights, exp_of(splat(partials[s].maximum[at] - reference)));
       const float weight = weights[0];
       sum += weight * l;
       const float* from = partials[s].output + at * p.value_dim;

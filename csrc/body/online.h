@@ -13,17 +13,17 @@ REGARD_INLINE F or_zero(F maximum) { return maximum == splat(-kInfinity) ? splat
 
 /// Take in the logits of `keys` columns, a multiple of kRows: they become weights relative to the new maximum.
 template <int W>
-inline void absorb(Group& g, const Units& units, i64 keys, i64 value_rows, float* s) {
-  F largest[W], by[W], added[W];
+inline void absorb(Group& g, i64 keys, i64 value_rows, float* s) {
+  F largest[W], reference[W], added[W];
   for (int w = 0; w < W; w++) largest[w] = load(g.maximum + w * kVector), added[w] = splat(0.0f);
   for (i64 k = 0; k < keys; k++)
     for (int w = 0; w < W; w++) largest[w] = larger(largest[w], load(s + (k * W + w) * kVector));
   bool grown = false;
   F decay[W];
   for (int w = 0; w < W; w++) {
-    const F before = load(g.maximum + w * kVector), reference = or_zero(largest[w]);
-    decay[w] = exp2_of(decay_exponent(units, before, reference));
-    by[w] = reference_of(units, reference);
+    const F before = load(g.maximum + w * kVector);
+    reference[w] = or_zero(largest[w]);
+    decay[w] = exp_of(before - reference[w]);
     grown |= any(largest[w] > before);
     store(g.maximum + w * kVector, largest[w]);
   }
@@ -32,7 +32,7 @@ inline void absorb(Group& g, const Units& units, i64 keys, i64 value_rows, float
     for (i64 j = k; j < k + kRows; j++)
       for (int w = 0; w < W; w++) {
         float* at = s + (j * W + w) * kVector;
-        const F weight = exp2_of(exponents(units, load(at), by[w]));
+        const F weight = exp_of(load(at) - reference[w]);
         few[w] = few[w] + weight;
         store(at, weight);
       }

@@ -8,6 +8,7 @@
 namespace {
 
 constexpr int kVector = 8;
+constexpr bool kFused = true;  // fma rounds once
 constexpr int kTileKeys = 256;  // keys of a tile: its weights for one group of rows stay in the first-level cache
 constexpr int kRows = 4;
 constexpr int kColumns = 3;  // 4 x 3 sums, 3 operands and 1 broadcast fill 16 registers

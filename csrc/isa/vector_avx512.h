@@ -8,6 +8,7 @@
 namespace {
 
 constexpr int kVector = 16;  // floats in a vector
+constexpr bool kFused = true;  // fma rounds once
 constexpr int kTileKeys = 256;  // keys of a tile: its weights for one group of rows stay in the first-level cache
 constexpr int kRows = 8;     // rows of a register tile
 constexpr int kColumns = 3;  // vectors of a register tile: 8 x 3 sums, 3 operands and 1 broadcast fit in 32 registers

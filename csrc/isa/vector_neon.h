@@ -8,6 +8,7 @@
 namespace {
 
 constexpr int kVector = 4;
+constexpr bool kFused = true;  // fma rounds once
 constexpr int kTileKeys = 256;  // keys of a tile: its weights for one group of rows stay in the first-level cache
 constexpr int kRows = 8;
 constexpr int kColumns = 3;

@@ -6,6 +6,7 @@
 namespace {
 
 constexpr int kVector = 4;
+constexpr bool kFused = false;  // fma rounds once
 constexpr int kTileKeys = 256;  // keys of a tile: its weights for one group of rows stay in the first-level cache
 constexpr int kRows = 4;
 constexpr int kColumns = 2;

@@ -19,7 +19,7 @@ from regard.compiling import (
     stand_for_others,
     transformed,
 )
-from regard.engines import Engine, HasBackward, Wanted, choose
+from regard.engines import Engine, HasBackward, Wanted, choose, has_backward
 from regard.errors import ArgumentError, ArgumentTypeError, EngineError
 from regard.masks import Mask
 from regard.online_softmax import Normalizer
@@ -233,7 +233,7 @@ def merge(
 def _attend(engine: Engine, problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
     """Output, logsumexp (both with gradients where asked for) and normalizer."""
     inputs = _inputs(problem)
-    if not isinstance(engine, HasBackward):
+    if not has_backward(engine):
         return engine.forward(problem)
     refuse_tangents(inputs)
     if any(tensor is not None and transformed(tensor) for tensor in inputs):
@@ -242,7 +242,7 @@ def _attend(engine: Engine, problem: Problem) -> tuple[Tensor, Tensor, Normalize
             '`return_weights`, or use engine="reference"'
         )
     if not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)):
-        return engine.forward(_detached(problem))
+        return engine.forward(problem)
     output, logsumexp, *parts = _Attention.apply(  # type: ignore[no-untyped-call]
         engine, _detached(problem), *inputs
     )

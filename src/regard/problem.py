@@ -33,6 +33,8 @@ class Layout:
         """`[B, Hq, ...]` as the caller counts dimensions: `[*batch, Hq, ...]`, or `[...]` for 2-D inputs."""
         if not self.has_heads:
             return result[0, 0]
+        if len(self.batch_shape) == 1:
+            return result
         return result.reshape(*self.batch_shape, *result.shape[1:])
 
 
@@ -211,17 +213,23 @@ def _four_dimensional(given: dict[str, Tensor]) -> tuple[Layout, dict[str, Tenso
     if flat:
         return Layout((), False), {name: tensor[None, None] for name, tensor in given.items()}
     shape = batch_shape(given)
-    layout = Layout(shape, True)
     size = math.prod(shape)
-    return layout, {
-        name: t.expand(*shape, *t.shape[-3:]).reshape(size, *t.shape[-3:]) for name, t in given.items()
-    }
+
+    def in_one(tensor: Tensor) -> Tensor:
+        if tensor.shape[:-3] == (size,):
+            return tensor
+        return tensor.expand(*shape, *tensor.shape[-3:]).reshape(size, *tensor.shape[-3:])
+
+    return Layout(shape, True), {name: in_one(tensor) for name, tensor in given.items()}
 
 
 def batch_shape(given: dict[str, Tensor]) -> tuple[int, ...]:
     """What the dimensions before heads, length and dim broadcast to."""
+    lead = [tensor.shape[:-3] for tensor in given.values()]
+    if all(one == lead[0] for one in lead):  # as ever; torch takes longer to say so
+        return tuple(lead[0])
     try:
-        return tuple(torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in given.values())))
+        return tuple(torch.broadcast_shapes(*lead))
     except RuntimeError:
         shapes = ", ".join(f"`{name}` {tuple(tensor.shape[:-3])}" for name, tensor in given.items())
         raise ArgumentError(f"batch dimensions must broadcast, got {shapes}") from None

@@ -51,7 +51,8 @@ def hull(mask: Tensor) -> Intervals:
     if _readable(rows):
         tables = _tables(rows, 1)
         extension.native.hull(rows, tables, torch.get_num_threads())
-        return _intervals(*tables.unbind(), mask.shape)
+        starts, ends = tables.unbind()
+        return _intervals(starts, ends, mask.shape)
     reachable = rows.any(-1)
     first = rows.to(torch.uint8).argmax(-1)
     last = n_keys - rows.flip(-1).to(torch.uint8).argmax(-1)

@@ -95,10 +95,13 @@ def _heads_as_batch(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Without grouped heads torch broadcasts the heads like any batch dimension, and ranks too."""
     rank = max(query.dim(), key.dim(), value.dim())
-    query, key, value = (t.reshape((1,) * (rank - t.dim()) + tuple(t.shape)) for t in (query, key, value))
+    if not query.dim() == key.dim() == value.dim():
+        query, key, value = (t.reshape((1,) * (rank - t.dim()) + tuple(t.shape)) for t in (query, key, value))
     if enable_gqa or rank < 3:
         return query, key, value
     counts = {t.shape[-3] for t in (query, key, value)}
+    if len(counts) == 1:
+        return query, key, value
     most = max(counts)
     if counts - {1, most}:
         raise ArgumentError(
@@ -146,10 +149,9 @@ def split_additive(additive: Tensor) -> tuple[Tensor, Tensor | None]:
     live = values > torch.finfo(values.dtype).min
     allowed = torch.where(live.any(-1, keepdim=True), live | values.isnan(), values != -torch.inf)
     # In a graph nobody can look whether anything is left: the operator does.
-    left = without_values(additive) or additive.requires_grad
-    if not left and not bool(values.masked_fill(~allowed, 0).any()):
-        return allowed.expand(additive.shape), None
-    return allowed.expand(additive.shape), narrow.masked_fill(~allowed, 0).expand(additive.shape)
+    rest = narrow.masked_fill(~allowed, 0)
+    left = without_values(additive) or additive.requires_grad or bool(rest.any())
+    return allowed.expand(additive.shape), rest.expand(additive.shape) if left else None
 
 
 def _four_dimensional(attn_mask: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -157,14 +159,10 @@ def _four_dimensional(attn_mask: Tensor, query: Tensor, key: Tensor, value: Tens
     lead = batch_shape({"query": query, "key": key, "value": value})
     heads = (query.shape[-3],) if query.dim() > 2 else ()
     full = (*lead, *heads, query.shape[-2], key.shape[-2])
-    try:
-        fits = torch.broadcast_shapes(attn_mask.shape, full) == full
-    except RuntimeError:
-        fits = False
-    if not fits:
+    shape = (1,) * (len(full) - attn_mask.dim()) + tuple(attn_mask.shape)
+    if len(shape) > len(full) or any(n not in (1, size) for n, size in zip(shape, full, strict=True)):
         raise ArgumentError(f"`attn_mask` must broadcast to {full}, got {tuple(attn_mask.shape)}")
-    attn_mask = attn_mask.reshape((1,) * (len(full) - attn_mask.dim()) + tuple(attn_mask.shape))
-    attn_mask = attn_mask.expand(*attn_mask.shape[:-2], *full[-2:])
+    attn_mask = attn_mask.reshape(shape).expand(*shape[:-2], *full[-2:])
     if len(full) == 2:
         return attn_mask[None, None]
     batch = attn_mask.shape[:-3]

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,16 +19,12 @@ from regard.distributed.groups import Group
 from regard.distributed.placement import Placement, Run, check_sharding
 from regard.distributed.plan import Plan
 from regard.distributed.transfers import GATHER_BYTES, METHODS, Gather, Ring, Transfer
-from regard.engines import Engine, HasBackward, choose
+from regard.engines import Engine, HasBackward, choose, has_backward
 from regard.errors import ArgumentError, EngineError
 from regard.masks import Mask
 from regard.masks.compiled import Frame
 from regard.masks.dense import Dense
 from regard.problem import Layout, Problem, _compiled, prepare
-
-
-class SharingEngine(Engine, HasBackward, Protocol):
-    """An engine that gives its gradients itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +39,7 @@ class Share:
     layout: Layout
     queries: Placement
     plan: Plan
-    engine: SharingEngine
+    engine: HasBackward
     method: str
     number: int
 
@@ -132,13 +128,13 @@ def _checked_here(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> tu
     return problem, layout
 
 
-def _with_backward(engine: Engine, name: str) -> SharingEngine:
-    if not isinstance(engine, HasBackward):
+def _with_backward(engine: Engine, name: str) -> HasBackward:
+    if not has_backward(engine):
         raise EngineError(
             f"engine {name!r} leaves its gradients to torch, which cannot follow them to other processes: "
             "use engine='auto' or 'tiled'"
         )
-    return cast(SharingEngine, engine)
+    return engine
 
 
 def _facts(problem: Problem, asked: Asked, returning: bool) -> dict[str, Any]:

@@ -12,11 +12,20 @@ are computed by the tiled engine, from the normalizer that the native forward pa
 from __future__ import annotations
 
 from regard.engines import native, reference, tiled
-from regard.engines.base import Engine, Gradients, HasBackward, Wanted
+from regard.engines.base import Engine, Gradients, HasBackward, Wanted, has_backward
 from regard.errors import ArgumentError
 from regard.problem import Problem
 
-__all__ = ["NAMES", "Engine", "Gradients", "HasBackward", "Wanted", "choose", "engine_name"]
+__all__ = [
+    "NAMES",
+    "Engine",
+    "Gradients",
+    "HasBackward",
+    "Wanted",
+    "choose",
+    "engine_name",
+    "has_backward",
+]
 
 
 class _Native:

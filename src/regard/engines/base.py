@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeGuard
 
 from torch import Tensor
 
@@ -44,8 +44,7 @@ class Engine(Protocol):
         """Show the weights, tile by tile, to all of the statistics in one pass."""
 
 
-@runtime_checkable
-class HasBackward(Protocol):
+class HasBackward(Engine, Protocol):
     """An engine whose forward pass torch cannot differentiate, and which gives the gradients itself."""
 
     def backward(
@@ -58,3 +57,8 @@ class HasBackward(Protocol):
         wanted: Wanted,
     ) -> Gradients:
         """Gradients of query, key, value, the bias's parameter and the sink logits, as far as wanted."""
+
+
+def has_backward(engine: Engine) -> TypeGuard[HasBackward]:
+    """Whether it is such an engine; `isinstance` would take long, in every call, to find that out."""
+    return hasattr(engine, "backward")

@@ -1,4 +1,4 @@
-"""The compiled engine's gradients: weights are formed again tile by tile, in linear memory, on every thread."""
+"""The compiled engine's gradients: weights are formed again tile by tile, in linear memory."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def backward(
 ) -> Gradients:
     """The gradients that are wanted, float32, each shaped like what it belongs to.
 
-    `output` and `grad_output` are `[B, Hq, N, Ev]` and `grad_logsumexp` is `[B, Hq, N]`, of any strides. Raises
-    EngineError for what `native.refusal` names, and KeyboardInterrupt within about a second of Ctrl-C.
+    `output` and `grad_output` are `[B, Hq, N, Ev]` and `grad_logsumexp` is `[B, Hq, N]`, of any strides.
+    Raises EngineError for what `native.refusal` names, and KeyboardInterrupt within about a second of Ctrl-C.
     """
     native.check(problem)
     gradients = Gradients(
@@ -66,5 +66,5 @@ def _bias_room(bias: Bias | None, wanted: bool) -> Tensor | None:
 
 
 def _plain(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """The tensor in a dtype, with its numbers in memory as they read: a view may stand for their negatives."""
+    """The tensor in a dtype, its numbers in memory as they read: a view may stand for their negatives."""
     return tensor.detach().resolve_neg().to(dtype)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard import biases
 from regard.biases import Bias
-from regard.engines import Engine, Gradients, HasBackward, Wanted, choose
+from regard.engines import Engine, Gradients, Wanted, choose, has_backward
 from regard.masks.flat import rebuild
 from regard.online_softmax import Normalizer
 from regard.problem import Problem, prepare
@@ -128,7 +128,7 @@ def _attention_backward(
     there = (tensor is not None for tensor in call.differentiable)
     asked = Wanted(*(want and given for want, given in zip(wanted, there, strict=True)))
     problem, engine = _problem(call, bias_wanted=asked.bias)
-    if isinstance(engine, HasBackward):
+    if has_backward(engine):
         normalizer = Normalizer(maximum, shift, denominator)
         found = engine.backward(problem, output, normalizer, grad_output, None, asked)
     else:
