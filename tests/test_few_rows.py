@@ -72,10 +72,11 @@ def test_head_dims(dims: tuple[int, int], dtype: torch.dtype, engine: str) -> No
 @in_tiles_and_low_precision
 @pytest.mark.parametrize("n_keys", [65, 1100])
 def test_softcap_bias_mask_and_sink(n_keys: int, dtype: torch.dtype, engine: str) -> None:
-    inputs = make_inputs(3, n_keys, head_dim=16, dtype=dtype, spread=6.0)
+    kinds = {"query_heads": 16, "key_heads": 8, "head_dim": 16, "dtype": dtype}
+    inputs = make_inputs(3, n_keys, spread=6.0, **kinds)
     generator = torch.Generator().manual_seed(5)
-    bias = torch.randn(2, 4, 3, n_keys, generator=generator).to(dtype)
-    extras = {"softcap": 3.0, "bias": bias, "sink_logits": torch.randn(4, generator=generator).to(dtype)}
+    bias = torch.randn(2, 16, 3, n_keys, generator=generator).to(dtype)
+    extras = {"softcap": 3.0, "bias": bias, "sink_logits": torch.randn(16, generator=generator).to(dtype)}
     mask = masks.causal() & masks.padding([n_keys - 30, n_keys])
     check(inputs, engine, mask, mask.to_dense(3, n_keys), **extras)
 

@@ -11,7 +11,7 @@ are computed by the tiled engine, from the normalizer that the native forward pa
 
 from __future__ import annotations
 
-from regard.engines import native, reference, tiled
+from regard.engines import native, native_backward, reference, tiled
 from regard.engines.base import Engine, Gradients, HasBackward, Wanted, has_backward
 from regard.errors import ArgumentError
 from regard.problem import Problem
@@ -33,7 +33,7 @@ class _Native:
 
     forward = staticmethod(native.forward)
     fold = staticmethod(tiled.fold)
-    backward = staticmethod(tiled.backward)
+    backward = staticmethod(native_backward.backward)
 
 
 _ENGINES: dict[str, Engine] = {"reference": reference, "tiled": tiled, "native": _Native()}
