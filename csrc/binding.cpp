@@ -8,6 +8,7 @@
 
 #include "binding_attend.h"
 #include "binding_backward.h"
+#include "binding_fold.h"
 #include "binding_problem.h"
 #include "binding_run.h"
 #include "binding_scan.h"
@@ -65,6 +66,7 @@ NB_MODULE(_native, m) {
         "scale"_a.none(), "threads"_a);
   bind_backward(m);
   bind_scan(m);
+  bind_fold(m);
   m.def("know_torch", know_torch, "tensor"_a, "parameter"_a, "dtypes"_a, "empty_like"_a);
   m.def("use_exchange", [](nb::handle capsule) { return use_exchange(capsule.ptr()); }, "capsule"_a.none());
   m.def("isa", isa);

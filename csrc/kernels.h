@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "fold.h"
 #include "problem.h"
 
 namespace regard {
@@ -49,6 +50,8 @@ struct Kernels {
   std::size_t (*prepare_backward_scratch)(const Problem&);
   void (*backward)(const Problem&, const BackwardWork&, const BackwardTask&, void* scratch);
   std::size_t (*backward_scratch)(const Problem&, const BackwardWork&);
+
+  FoldKernels fold;  // questions to the weights
 };
 
 /// The most rows that `forward_few` takes.

@@ -306,8 +306,15 @@ inline void forward_few(const Problem& p, const Forward& out, const Block& block
     bool reached = false;
     for (i64 i = 0; i < f.rows * slots && !reached; i++)
       reached = f.starts[i] < min(f.ends[i], (i32)min(first + kChunk, to)) && f.ends[i] > first;
-    if (!reached) continue;
     const i64 n = min(kChunk, block.last_key - first);
+    if (reached && p.dense) {
+      reached = false;
+      for (int r = 0; r < f.rows && !reached; r++) {
+        mark_allowed(p, f, r, first, n, f.allowed);
+        for (i64 j = 0; j < n; j++) reached |= f.allowed[j] != 0;
+      }
+    }
+    if (!reached) continue;
     if (f.rows == 1) chunk<1>(p, f, first, n);
     else if (f.rows == 2) chunk<2>(p, f, first, n);
     else if (f.rows <= 4) chunk<4>(p, f, first, n);

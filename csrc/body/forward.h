@@ -170,6 +170,7 @@ inline std::size_t forward_scratch_as(const Problem& p, i64 rows) {
   take_tile<Kind>(p, arena);
   take_working<Kind>(p, arena);
   arena.take<Group>((rows + kGroup - 1) / kGroup);
+  arena.take<Reach>((rows + kGroup - 1) / kGroup);
   for (i64 row = 0; row < rows; row += kGroup) take_group(p, value_rows_of(p), arena);
   return arena.used;
 }
@@ -182,6 +183,7 @@ inline void forward_as(const Problem& p, const Forward& out, const Block& block,
   Working work = take_working<Kind>(p, arena);
   const i64 n_groups = (block.last_row - block.first_row + kGroup - 1) / kGroup;
   Group* groups = arena.take<Group>(n_groups);
+  Reach* reaches = arena.take<Reach>(n_groups);
   const Units units(p);
   const i64 value_rows = value_rows_of(p);
   for (i64 i = 0; i < n_groups; i++) {
@@ -197,7 +199,8 @@ inline void forward_as(const Problem& p, const Forward& out, const Block& block,
     const i64 last = min(first + kTileKeys, block.last_key);
     i64 from = last, to = first;
     for (i64 i = 0; i < n_groups; i++) {
-      const Reach r = reach(groups[i], first, last);
+      Reach& r = reaches[i] = reach(groups[i], first, last);
+      if (!r.empty() && p.dense && !occupied(p, groups[i], r.first, r.last)) r = {last, first, true};
       if (r.empty()) continue;
       from = min(from, r.first);
       to = max(to, r.last);
@@ -206,8 +209,8 @@ inline void forward_as(const Problem& p, const Forward& out, const Block& block,
     fill<Kind>(p, tile, block.item, block.key_head, first + round_down(from - first, kRows), to);
     for (i64 i = 0; i < n_groups; i++) {
       Group& g = groups[i];
-      const Reach r = reach(g, first, last);
-      if (r.empty() || (p.dense && !occupied(p, g, r.first, r.last))) continue;
+      const Reach& r = reaches[i];
+      if (r.empty()) continue;
       if (g.vectors == 1) attend<Kind, 1>(p, g, tile, r, work);
       else if (g.vectors == 2) attend<Kind, 2>(p, g, tile, r, work);
       else attend<Kind, kColumns>(p, g, tile, r, work);

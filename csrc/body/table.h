@@ -3,6 +3,7 @@
 
 #include "backward.h"
 #include "few.h"
+#include "fold_table.h"
 #include "forward.h"
 #include "merge.h"
 
@@ -28,4 +29,4 @@ inline void forward(const Problem& p, const Forward& out, const Block& block, co
   const regard::Kernels regard::symbol = {  \
       name, kGroup, kTileKeys, forward_scratch, forward, forward_few, few_scratch, merge,            \
       gradients::prepare_backward, gradients::prepare_backward_scratch, gradients::backward,     \
-      gradients::backward_scratch}
+      gradients::backward_scratch, folding::kFoldKernels}

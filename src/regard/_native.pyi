@@ -63,6 +63,54 @@ def backward(
     strides; `shift` and `denominator` are those of the forward pass. A dense `grad_bias` is added to.
     """
 
+def fold(
+    problem: Problem,
+    shift: Tensor,
+    denominator: Tensor,
+    threads: int,
+    *,
+    entropy: Tensor | None = None,
+    distance: Tensor | None = None,
+    mass: Tensor | None = None,
+    mass_keys: Tensor | None = None,
+    top_weights: Tensor | None = None,
+    top_columns: Tensor | None = None,
+    x: Tensor | None = None,
+    applied: Tensor | None = None,
+    received: Tensor | None = None,
+    allowed: Tensor | None = None,
+    queries: Tensor | None = None,
+    diagonals: Tensor | None = None,
+    pooled: Tensor | None = None,
+) -> None:
+    """Questions to the weights in one pass; `shift` and `denominator` are those of the forward pass.
+
+    What is not None is filled, contiguous float32 but for `top_columns`, which is int64: `entropy`, `distance`
+    and `mass` (over the bool `mass_keys` `[M]`) `[B, Hq, N]`, the `top_…` `[B, Hq, N, k]`, and `applied`
+    `[B, Hq, N, C]`, the weights times `x` `[B, Hq or Hkv, M, C]` of any strides. Sums over queries are added to
+    what the tensors hold: `received` `[B, Hq, M]` and `allowed`, the pairs that take part, over the bool
+    `queries` `[N]`; `diagonals` `[B, Hq, N + M − 1]`; `pooled` `[B, Hq, rows, columns]`, sums and not means.
+    """
+
+def fold_transposed(
+    problem: Problem, shift: Tensor, denominator: Tensor, x: Tensor, result: Tensor, threads: int
+) -> None:
+    """Fill `result` `[B, Hq, M, C]` with the transposed weights times `x` `[B, Hq, N, C]` of any strides."""
+
+def fold_rows(
+    problem: Problem,
+    shift: Tensor | None,
+    denominator: Tensor | None,
+    item: int,
+    head: int,
+    rows: Tensor,
+    first: int,
+    last: int,
+    result: Tensor,
+    threads: int,
+) -> None:
+    """Fill `result` `[R, last − first]` with some rows, int64 `[R]`, of one head: logits, or weights with a shift."""
+
 def attend(
     query: Tensor,
     key: Tensor,

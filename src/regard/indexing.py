@@ -53,9 +53,14 @@ def select(index: Any, shape: tuple[int, ...]) -> Selection:
         raise ArgumentError(
             "weights take a list of indices for rows or for columns, not both: index one after the other"
         )
-    numbers = torch.arange(math.prod(shape[:-1])).view(shape[:-1])
     try:
-        rows = numbers[tuple(lead)]
+        rows = _flat_numbers(lead, shape[:-1])
+        if isinstance(column, slice) and column.step in (
+            None,
+            1,
+        ):  # no table of columns: there may be many
+            first, last, _ = column.indices(shape[-1])
+            return Selection(rows, first, max(first, last), slice(None))
         wanted = torch.arange(shape[-1])[column]
     except (IndexError, ValueError) as error:
         raise ArgumentError(f"this index does not fit weights of shape {shape}: {error}") from None
@@ -66,6 +71,26 @@ def select(index: Any, shape: tuple[int, ...]) -> Selection:
     first, last = int(wanted.min()), int(wanted.max()) + 1
     in_order = wanted.numel() == last - first and bool((wanted.diff() == 1).all())
     return Selection(rows, first, last, slice(None) if in_order else wanted - first)
+
+
+def _flat_numbers(parts: list[Any], shape: tuple[int, ...]) -> Tensor:
+    """The flat numbers of what an index picks from this shape.
+
+    Ints, which torch takes before anything else, and slices narrow the table that is indexed.
+    """
+    numbers = torch.zeros((), dtype=torch.int64)
+    left: list[Any] = []
+    for axis, (part, size) in enumerate(zip(parts, shape, strict=True)):
+        step = math.prod(shape[axis + 1 :])
+        if isinstance(part, int):
+            if not -size <= part < size:
+                raise IndexError(f"index {part} is out of bounds for dimension {axis} with size {size}")
+            numbers = numbers + part % size * step
+        else:
+            line = torch.arange(size)[part] if isinstance(part, slice) else torch.arange(size)
+            left.append(slice(None) if isinstance(part, slice) else part)
+            numbers = numbers.unsqueeze(-1) + line * step
+    return numbers[tuple(left)]
 
 
 def members(chosen: Any, size: int, name: str) -> Tensor:

@@ -162,7 +162,12 @@ class Received(Statistic):
 
 
 class TopKeys(Statistic):
-    """The k largest logits of each row, ties by lower index: (weights, key indices), `[B, Hq, N, k]`."""
+    """The k largest logits of each row, ties by lower index: (weights, key indices), `[B, Hq, N, k]`.
+
+    An engine that ranks by itself, and shows no tiles, leaves the answer in `ranked`.
+    """
+
+    ranked: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, k: int) -> None:
         self.k = k
@@ -175,6 +180,8 @@ class TopKeys(Statistic):
         self.ranking.add((tile.batch, tile.heads, tile.rows), tile.logits, tile.columns.start)
 
     def end(self, normalizer: Normalizer) -> tuple[Tensor, Tensor]:
+        if self.ranked is not None:
+            return self.ranked
         logits, indices = self.ranking.result()
         return normalizer.weights(logits), indices
 

@@ -21,7 +21,7 @@ from regard.asking import Keys
 from regard.autocast import without_autocast
 from regard.biases import Bias
 from regard.compiling import outside_graphs
-from regard.engines import Engine, choose, engine_name
+from regard.engines import Engine, choose, engine_name, has_rows
 from regard.errors import ArgumentError, ArgumentTypeError, StaleWeightsError, TooLargeError
 from regard.indexing import Selection, select
 from regard.masks import Mask
@@ -312,16 +312,29 @@ class AttentionWeights:
         result = result.to(self.device)
         heads, order = (numbers // max(1, problem.n_queries)).sort(stable=True)
         present, counts = heads.unique_consecutive(return_counts=True)
+        whole = isinstance(selection.columns, slice) and selection.columns == slice(None)
         for one, where in zip(present.tolist(), order.split(counts.tolist()), strict=True):
             item, head = divmod(one, problem.num_heads)
             for some in where.split(max(1, _BLOCK_LOGITS // max(1, width))):
                 rows = numbers[some] % problem.n_queries
-                block = self._rows(item, head, rows, selection.first, selection.last, weights)
-                result[some] = block[:, selection.columns]
+                start, stop = int(some[0]), int(some[-1]) + 1
+                # The sort is stable: rows that come one after the other fill a piece of the result.
+                piece = result[start:stop] if stop - start == len(some) and whole else None
+                block = self._rows(item, head, rows, selection.first, selection.last, weights, piece)
+                if block is not piece:
+                    result[some] = block[:, selection.columns]
         return result.view(selection.shape)
 
-    def _rows(self, item: int, head: int, rows: Tensor, first: int, last: int, weights: bool) -> Tensor:
-        """Some rows of one head, `[R, last − first]`."""
+    def _rows(
+        self, item: int, head: int, rows: Tensor, first: int, last: int, weights: bool, out: Tensor | None
+    ) -> Tensor:
+        """Some rows of one head, `[R, last − first]`: in `out`, where it is given and the engine can."""
+        if has_rows(self._engine):
+            if out is None:
+                out = torch.empty((len(rows), last - first), dtype=self.dtype, device=self.device)
+            normalizer = self._normalizer if weights else None
+            self._engine.rows(self._problem, normalizer, item, head, rows, slice(first, last), out)
+            return out
         key_head = head // self._problem.group_size
         batch, heads, key_heads = (slice(i, i + 1) for i in (item, head, key_head))
         logits = _logits(self._problem.select(batch, key_heads, heads), rows, first, last)

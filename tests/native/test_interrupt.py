@@ -52,6 +52,41 @@ def test_a_minutes_long_call_ends(run_python: Callable[..., str], threads: int, 
     assert run_python(program, OMP_NUM_THREADS="").split() == ["interrupted"] * 3
 
 
+# Rows are handed out from the last to the first. Whoever takes the last ones, the caller as a rule, is busy for a
+# moment, in which another thread takes all others: then the caller has nothing to do but wait for that one.
+ONE_LONG_TASK = (
+    SETUP
+    + """
+n, m = 400, 2_000_000_000
+def one(length):
+    return torch.randn(128).expand(1, 1, length, 128)
+ends = torch.zeros(1, 1, n, 1, dtype=torch.int64)
+ends[:, :, :8] = m
+ends[:, :, -8:] = 500_000
+problem = regard._native.Problem(
+    one(n), one(m), one(m), torch.zeros_like(ends), ends, None, None, 0, 0, 1.0, 0.0, "", None, None,
+    0, 1.0, 0, 0, 0,
+)
+for _ in range(3):
+    interrupt_soon(2.5)
+    try:
+        regard._native.forward(problem, torch.empty(1, 1, n, 128), *torch.empty(4, 1, 1, n), {threads})
+        print("ran to its end")
+    except KeyboardInterrupt:
+        pass
+assert torch.equal(small(), expected)
+print("interrupted")
+"""
+)
+
+
+@pytest.mark.parametrize("own_pool", [False, True], ids=["borrowed", "own"])
+def test_a_caller_that_waits_for_another_threads_task_hears_it(
+    run_python: Callable[..., str], own_pool: bool
+) -> None:
+    assert run_python(ONE_LONG_TASK.format(threads=2, own_pool=own_pool)) == "interrupted"
+
+
 OTHER_THREAD = (
     SETUP
     + """

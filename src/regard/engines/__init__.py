@@ -5,35 +5,48 @@
 | CPU (Linux, native core built), float32, bfloat16, float16 | native |
 | anything else | tiled |
 
-The table is fixed: no timing and no size of the problem enters. The native engine's statistics and gradients
-are computed by the tiled engine, from the normalizer that the native forward pass gives.
+The table is fixed: no timing and no size of the problem enters. A statistic of your
+own is shown its tiles by the tiled engine, from the normalizer that the native forward pass gives.
 """
 
 from __future__ import annotations
 
-from regard.engines import native, native_backward, reference, tiled
-from regard.engines.base import Engine, Gradients, HasBackward, Wanted, has_backward
+from collections.abc import Sequence
+
+from regard.engines import native, native_backward, native_fold, reference, tiled
+from regard.engines.base import Engine, Gradients, HasBackward, HasRows, Wanted, has_backward, has_rows
 from regard.errors import ArgumentError
+from regard.online_softmax import Normalizer
 from regard.problem import Problem
+from regard.statistics import Statistic
 
 __all__ = [
     "NAMES",
     "Engine",
     "Gradients",
     "HasBackward",
+    "HasRows",
     "Wanted",
     "choose",
     "engine_name",
     "has_backward",
+    "has_rows",
 ]
 
 
 class _Native:
-    """The native engine, completed by the tiled one where the core has no kernel of its own yet."""
+    """The native engine: a module for each of its operations."""
 
     forward = staticmethod(native.forward)
-    fold = staticmethod(tiled.fold)
     backward = staticmethod(native_backward.backward)
+    rows = staticmethod(native_fold.rows)
+
+    @staticmethod
+    def fold(problem: Problem, normalizer: Normalizer, statistics: Sequence[Statistic]) -> None:
+        """The core answers what it knows; any other statistic is shown tiles by the tiled engine."""
+        others = native_fold.fold(problem, normalizer, statistics)
+        if others:
+            tiled.fold(problem, normalizer, others)
 
 
 _ENGINES: dict[str, Engine] = {"reference": reference, "tiled": tiled, "native": _Native()}

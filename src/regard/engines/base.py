@@ -59,6 +59,30 @@ class HasBackward(Engine, Protocol):
         """Gradients of query, key, value, the bias's parameter and the sink logits, as far as wanted."""
 
 
+class HasRows(Engine, Protocol):
+    """An engine that forms rows of the matrix itself."""
+
+    def rows(
+        self,
+        problem: Problem,
+        normalizer: Normalizer | None,
+        item: int,
+        head: int,
+        numbers: Tensor,
+        columns: slice,
+        result: Tensor,
+    ) -> None:
+        """Fill `result` `[R, C]` with the rows `numbers`, int64 `[R]`, of one head, in the computing dtype.
+
+        They are weights, or logits without a normalizer. `columns` has a start and a stop.
+        """
+
+
+def has_rows(engine: Engine) -> TypeGuard[HasRows]:
+    """Whether it is such an engine."""
+    return hasattr(engine, "rows")
+
+
 def has_backward(engine: Engine) -> TypeGuard[HasBackward]:
     """Whether it is such an engine; `isinstance` would take long, in every call, to find that out."""
     return hasattr(engine, "backward")

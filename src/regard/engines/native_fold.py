@@ -40,7 +40,7 @@ def fold(problem: Problem, normalizer: Normalizer, statistics: Sequence[Statisti
     passes: list[dict[type[Statistic], Statistic]] = []
     for statistic in statistics:
         kind = type(statistic)
-        if kind is AppliedTransposed:
+        if type(statistic) is AppliedTransposed:
             _transposed(problem, normalizer, statistic)
         elif kind not in _QUESTIONS:
             others.append(statistic)
@@ -53,9 +53,7 @@ def fold(problem: Problem, normalizer: Normalizer, statistics: Sequence[Statisti
         tensors: dict[str, Tensor | None] = {}
         for kind, statistic in asked.items():
             tensors |= _QUESTIONS[kind](statistic, problem)
-        native.core().fold(
-            native.bound(problem), *_of_rows(normalizer), torch.get_num_threads(), **tensors
-        )
+        native.core().fold(native.bound(problem), *_of_rows(normalizer), torch.get_num_threads(), **tensors)
     return others
 
 
