@@ -94,7 +94,7 @@ void fold(const BoundProblem& problem, nb::handle shift, nb::handle denominator,
   f.pooled_rows = pooled.is_none() ? 0 : view_of(pooled).shape[2];
   f.pooled = elements<float>(pooled, Kind::f32, {b, h, f.pooled_rows, f.pooled_columns}, "pooled");
   if (f.mass != nullptr && f.mass_keys == nullptr && m > 0) refuse_tensor("mass_keys", "must be there with `mass`");
-  if ((f.top_weights == nullptr) != (f.top_columns == nullptr)) refuse_tensor("top_columns", "must be as `top_weights` is");
+  if ((f.top_weights == nullptr) != (f.top_columns == nullptr)) refuse_tensor("top_columns", "must be as top_weights");
   if (f.applied != nullptr && m > 0 && f.x.data == nullptr) refuse_tensor("x", "must be there with `applied`");
   if (b * h * n > 0 && f.normalizer.shift == nullptr) refuse_tensor("shift", "must be there");
   if (b * h * n > 0 && f.normalizer.denominator == nullptr) refuse_tensor("denominator", "must be there");
@@ -111,8 +111,8 @@ void fold_transposed(const BoundProblem& problem, nb::handle shift, nb::handle d
   f.x_dim = view.shape[3];
   f.normalizer = normalizer_of(p, shift, denominator);
   f.result = elements<float>(result, Kind::f32, {p.batch, p.query_heads, p.n_keys, f.x_dim}, "result");
-  if (p.n_queries > 0 && f.result != nullptr && (f.normalizer.shift == nullptr || f.normalizer.denominator == nullptr)) {
-    refuse_tensor("shift", "must be there, and `denominator`");
+  if (f.normalizer.shift == nullptr || f.normalizer.denominator == nullptr) {
+    if (p.n_queries > 0 && f.result != nullptr) refuse_tensor("shift", "must be there, and `denominator`");
   }
   if (f.result == nullptr) return;
   run_released(pairs_of(p) * static_cast<double>(p.head_dim + f.x_dim + 16), threads,
@@ -130,7 +130,8 @@ void fold_rows(const BoundProblem& problem, nb::handle shift, nb::handle denomin
   if (numbers.ndim != 1) refuse_tensor("rows", "must be int64 [rows]");
   f.n_rows = numbers.shape[0];
   f.rows = elements<const std::int64_t>(rows, Kind::i64, {f.n_rows}, "rows");
-  if (item < 0 || item >= p.batch || head < 0 || head >= p.query_heads) refuse_tensor("head", "must lie in the problem");
+  if (item < 0 || item >= p.batch) refuse_tensor("item", "must lie in the problem");
+  if (head < 0 || head >= p.query_heads) refuse_tensor("head", "must lie in the problem");
   if (first < 0 || last > p.n_keys || first > last) refuse_tensor("first", "and `last` must lie in the keys");
   for (std::int64_t i = 0; i < f.n_rows; ++i) {
     if (f.rows[i] < 0 || f.rows[i] >= p.n_queries) refuse_tensor("rows", "must lie in the problem");

@@ -1,8 +1,8 @@
 // Questions asked of the weights: what is wanted, where answers go, how a pass is cut into tasks.
 //
-// One pass forms every tile of the weights that the mask reaches once, from the row's maximum and denominator (Q K^T and
-// exp, no V), and answers any set of questions from it. What belongs to a row is its task's alone. What is summed over
-// rows is summed over fixed chunks of rows, each into a buffer of its own, and the chunks' buffers are added in order.
+// One pass forms every tile of the weights that the mask reaches once, from the row's maximum and denominator (Q K^T
+// and exp, no V), and answers any set of questions from it. What belongs to a row is its task's alone. What is summed
+// over rows is summed over fixed blocks of rows, each into a buffer of its own, and those are added in order.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ struct Fold {
   // Sums over queries. They hold zeros, and are added to.
   float* received = nullptr;               // `[batch, query_heads, n_keys]`
   float* allowed = nullptr;                // as large: how many of the queries may attend each key
-  const std::uint8_t* queries = nullptr;   // bool `[n_queries]`: those that `received` and `allowed` count, null for all
+  const std::uint8_t* queries = nullptr;   // bool `[n_queries]`: those that `received` and `allowed` count, or all
   float* diagonals = nullptr;              // `[batch, query_heads, n_queries + n_keys - 1]`
   float* pooled = nullptr;                 // `[batch, query_heads, pooled_rows, pooled_columns]`: sums, not means
   std::int64_t pooled_rows = 0, pooled_columns = 0;
@@ -119,7 +119,7 @@ bool run_fold(const Kernels&, const Problem&, const Fold&, int threads);
 bool run_fold_transposed(const Kernels&, const Problem&, const FoldTransposed&, int threads);
 bool run_fold_rows(const Kernels&, const Problem&, const FoldRows&, int threads);
 
-/// For kernels: of n packed (logit, column) pairs, leave the k largest in the first k places, in falling order if `sort`.
+/// For kernels: of n packed (logit, column) pairs, leave the k largest in the first k places, falling if `sort`.
 void keep_largest(std::int64_t* packed, std::int64_t n, std::int64_t k, bool sort);
 
 }  // namespace regard

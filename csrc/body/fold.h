@@ -45,14 +45,26 @@ struct Pass {
   bool everything;  // every tile matters
 };
 
-/// The columns of a tile that the set of `mass` lies in, or all where that is not all that is asked.
-inline Reach wanted(const Pass& pass, const FoldGroup& group, Reach r) {
-  if (r.empty() || pass.everything || ((pass.f.received || pass.f.allowed) && group.n_chosen)) return r;
-  if (!pass.f.mass) return {r.last, r.last, true};
-  const u8* keys = pass.f.mass_keys;
-  while (r.first < r.last && !keys[r.first]) r.first++;
-  while (r.first < r.last && !keys[r.last - 1]) r.last--;
-  return r;
+/// The columns of [first, last) that the set of `mass` lies in: no others matter where nothing else is asked.
+inline Reach reach_of_mass(const Fold& f, i64 first, i64 last) {
+  if (!f.mass) last = first;
+  while (first < last && !f.mass_keys[first]) first++;
+  while (first < last && !f.mass_keys[last - 1]) last--;
+  return {first, last, true};
+}
+
+/// What a group wants of the columns that it reaches.
+inline Reach wanted(const Pass& pass, const FoldGroup& group, const Reach& r, const Reach& of_mass) {
+  if (pass.everything || ((pass.f.received || pass.f.allowed) && group.n_chosen)) return r;
+  return {max(r.first, of_mass.first), min(r.last, of_mass.last), true};
+}
+
+/// Whether any of the rows [first, last) can change an answer.
+inline bool rows_matter(const Pass& pass, i64 first, i64 last) {
+  if (pass.everything || pass.f.mass || !pass.f.queries) return true;
+  for (i64 row = first; row < last; row++)
+    if (pass.f.queries[row]) return true;
+  return false;
 }
 
 /// How many of the chosen rows may attend each key, added to `part.allowed`.
@@ -68,7 +80,7 @@ template <class Kind, int W>
 inline void take_piece(const Pass& pass, FoldGroup& group, i64 first, i64 keys, i64 n, bool cut, float* s) {
   const Fold& f = pass.f;
   const FoldPart& part = pass.part;
-  form_logits<Kind, W>(pass.p, group.g, pass.room.keys, first, keys, n, cut, s, pass.room.buffer);
+  form_logits<Kind, W>(pass.p, group, pass.room.keys, first, keys, n, cut, s, pass.room.buffer);
   if (part.allowed && group.n_chosen) count_allowed<W>(pass, group, first, keys, s);
   if (f.top) rank(group.top, W * kVector, first, n, s);
   if (f.applied && pass.room.vectors.specials) {
@@ -109,16 +121,22 @@ template <class Kind>
 inline void take_fold_tile(const Pass& pass, i64 n_groups, i64 first, i64 last) {
   FoldRoom& room = pass.room;
   Reach reaches[kShared];
+  const Reach of_mass = pass.everything ? Reach{first, first, true} : reach_of_mass(pass.f, first, last);
   i64 from = last, to = first;
   for (i64 i = 0; i < n_groups; i++) {
-    reaches[i] = wanted(pass, room.groups[i], reach(room.groups[i].g, first, last));
+    reaches[i] = wanted(pass, room.groups[i], reach(room.groups[i].g, first, last), of_mass);
     if (reaches[i].empty()) continue;
     from = min(from, reaches[i].first);
     to = max(to, reaches[i].last);
   }
   if (to <= from) return;
   from = first + round_down(from - first, kRows);
-  fill<Kind>(pass.p, room.keys, pass.block.item, 0, from, to);
+  if (room.groups[0].few.query) {  // keys are read as they lie
+    room.keys.origin = room.keys.first = from;
+    room.keys.last = to;
+  } else {
+    fill<Kind>(pass.p, room.keys, pass.block.item, 0, from, to);
+  }
   if (pass.f.applied) fill<Fma>(pass.with_x, room.vectors, pass.block.item, 0, from, to);
   for (i64 i = 0; i < n_groups; i++) {
     FoldGroup& group = room.groups[i];
@@ -208,7 +226,7 @@ inline std::size_t fold_scratch_as(const Problem& whole, const Fold& f) {
   const Problem p = one_head(whole, 0), with_x = with_vectors(p, f.x, 0, f.x_dim);
   Arena arena{nullptr};
   take_fold_room<Kind>(p, with_x, f, arena);
-  for (i64 i = 0; i < kShared; i++) take_fold_group(p, f, value_rows_of(with_x), arena);
+  for (i64 i = 0; i < kShared; i++) take_fold_group(p, f, few_rows(whole), value_rows_of(with_x), arena);
   return arena.used;
 }
 
@@ -220,13 +238,14 @@ inline void fold_as(const Problem& whole, const Fold& f, const FoldBlock& block,
   const i64 value_rows = value_rows_of(with_x);
   Arena arena{(char*)scratch};
   FoldRoom room = take_fold_room<Kind>(p, with_x, f, arena);
-  for (i64 i = 0; i < kShared; i++) room.groups[i] = take_fold_group(p, f, value_rows, arena);
+  for (i64 i = 0; i < kShared; i++) room.groups[i] = take_fold_group(p, f, few_rows(whole), value_rows, arena);
   const i64 first_pool = f.pooled ? pool_of(block.first_row, f.pooled_rows, p.n_queries) : 0;
   const Pass pass{p, with_x, f, block, part, room, first_pool, f.everything()};
   begin_part(pass, part);
   const i64 row_base = (block.item * whole.query_heads + block.head) * p.n_queries;
   for (i64 row = block.first_row; row < block.last_row; row += kShared * kGroup) {
     const i64 n_groups = min(kShared, (block.last_row - row + kGroup - 1) / kGroup);
+    if (!rows_matter(pass, row, min(row + kShared * kGroup, block.last_row))) continue;
     for (i64 i = 0; i < n_groups; i++) {
       begin_fold(p, f, block, row + i * kGroup, row_base, value_rows, room.groups[i], room.row);
 #ifdef REGARD_BF16_PAIRS

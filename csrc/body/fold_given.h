@@ -17,8 +17,8 @@ using regard::FoldTransposed;
 using regard::kFoldRoom;
 using regard::pool_of;
 
-/// One row's normalizer: a weight is e^(logit - shift) * inverse, so that the largest, where nothing but it makes up the
-/// shift, is exactly 1 / denominator.
+/// One row's normalizer: a weight is e^(logit - shift) * inverse, so that the largest, where nothing but it makes up
+/// the shift, is exactly 1 / denominator.
 struct Given {
   float shift = 0, inverse = 0;
   float surprise = 0;  // minus the logarithm of a weight is surprise - (logit - shift)
@@ -37,6 +37,9 @@ struct Given {
     return logits == splat(-kInfinity) ? splat(0.0f) : weights;
   }
 };
+
+/// Whether the forward pass was the one for few rows, whose products are summed in another order.
+REGARD_INLINE bool few_rows(const Problem& whole) { return whole.rows() <= regard::kFewRows; }
 
 /// The sign of the scale goes into the query, its size into the scores.
 REGARD_INLINE float query_sign(const Problem& p) { return p.scale < 0 ? -1.0f : 1.0f; }

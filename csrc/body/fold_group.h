@@ -1,6 +1,7 @@
 // A group of query rows with what a pass over its weights needs and gathers, one row a lane.
 #pragma once
 
+#include "few.h"
 #include "fold_given.h"
 #include "fold_top.h"
 #include "forward.h"
@@ -8,8 +9,18 @@
 namespace {
 namespace folding {
 
+/// Rows so few that the forward pass was the one for few: their products are formed as they were there, so that a
+/// weight has the same bits wherever it is asked for.
+struct FewScores {
+  float* query;    // [kFewRows][dim]; null: the rows are many
+  float* packed;   // [kPiece][dim]: keys that cannot be read as they lie
+  float* scores;   // [kFewRows][kChunk]
+  i64 dim;         // padded to vectors
+};
+
 struct FoldGroup {
   Group g;
+  FewScores few;
   float *shift, *inverse, *surprise;   // [kGroup], see Given
   bool spoiled;                        // in some row: excluded pairs must then be told from the others
   i32* chosen;                         // [kGroup]: -1 for rows that count in sums over queries
@@ -24,7 +35,7 @@ struct FoldGroup {
   REGARD_INLINE bool all_chosen() const { return n_chosen == g.lanes(); }
 };
 
-inline FoldGroup take_fold_group(const Problem& p, const Fold& f, i64 value_rows, Arena& arena) {
+inline FoldGroup take_fold_group(const Problem& p, const Fold& f, bool few, i64 value_rows, Arena& arena) {
   FoldGroup group{};
   group.g = take_group(p, value_rows, arena);
   group.shift = arena.take<float>(kGroup);
@@ -36,6 +47,11 @@ inline FoldGroup take_fold_group(const Problem& p, const Fold& f, i64 value_rows
   group.mass = arena.take<float>(kGroup);
   group.pool = arena.take<float>(kGroup);
   group.top = take_top(f.top, arena);
+  if (!few) return group;
+  group.few.dim = round_up(p.head_dim, kVector);
+  group.few.query = arena.take<float>(kFewRows * group.few.dim);
+  group.few.packed = arena.take<float>(kPiece * group.few.dim);
+  group.few.scores = arena.take<float>(kFewRows * kChunk);
   return group;
 }
 
@@ -65,6 +81,11 @@ inline void begin_fold(const Problem& p, const Fold& f, const FoldBlock& block, 
   group.pool_column = -1;
   group.pool_end = 0;
   begin_top(group.top);
+  for (i64 r = 0; group.few.query && r < kFewRows; r++) {
+    float* to = group.few.query + r * group.few.dim;
+    if (r < group.g.rows) unpack(row_of(p.query, block.item, 0, first_row + r), p.head_dim, group.few.dim, to);
+    for (i64 d = 0; d < group.few.dim; d++) to[d] = r < group.g.rows ? to[d] * query_sign(p) : 0.0f;
+  }
 }
 
 /// Lanes without a row would have scores of 0, or of NaN: they may attend nothing.
@@ -80,12 +101,27 @@ inline void bury_dead_lanes(const Group& g, i64 keys, float* s) {
   }
 }
 
-/// Logits of `keys` columns of a tile from `first` on, a multiple of kRows, of which n are not padding; -inf for whatever
-/// takes no part. `buffer` is as large as the scores.
+/// Products of n columns from `first` on with few rows: s[key][lanes].
+inline void few_scores(const Problem& p, const Group& g, const FewScores& few, i64 first, i64 n, float* s) {
+  const Lying keys = lying(p.key, g.item, 0, first, n, p.head_dim, few.dim, few.packed);
+  if (g.rows == 1) dots_of<1>(keys, n, few.query, few.dim, few.scores);
+  else if (g.rows == 2) dots_of<2>(keys, n, few.query, few.dim, few.scores);
+  else if (g.rows <= 4) dots_of<4>(keys, n, few.query, few.dim, few.scores);
+  else dots_of<kFewRows>(keys, n, few.query, few.dim, few.scores);
+  const float scale = __builtin_fabsf(p.scale);
+  for (i64 k = 0; k < n; k++)
+    for (int lane = 0; lane < g.lanes(); lane++)
+      s[k * g.lanes() + lane] = lane < g.rows ? few.scores[lane * kChunk + k] * scale : 0.0f;
+}
+
+/// Logits of `keys` columns of a tile from `first` on, a multiple of kRows, of which n are not padding; -inf for
+/// whatever takes no part. `buffer` is as large as the scores.
 template <class Kind, int W>
-inline void form_logits(const Problem& p, const Group& g, const Tile& t, i64 first, i64 keys, i64 n, bool cut, float* s,
-                        float* buffer) {
-  raw_scores<Kind, W>(p, g, t, first, first + keys, s, __builtin_fabsf(p.scale));
+inline void form_logits(const Problem& p, const FoldGroup& group, const Tile& t, i64 first, i64 keys, i64 n, bool cut,
+                        float* s, float* buffer) {
+  const Group& g = group.g;
+  if (group.few.query) few_scores(p, g, group.few, first, n, s);
+  else raw_scores<Kind, W>(p, g, t, first, first + keys, s, __builtin_fabsf(p.scale));
   scaled_to_logits<W>(p, g, first, first + n, cut, s, buffer);
   for (i64 i = n * W; i < keys * W; i++) store(s + i * kVector, splat(-kInfinity));
   bury_dead_lanes(g, n, s);

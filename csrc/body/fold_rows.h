@@ -1,10 +1,11 @@
-// Some rows of the matrix as they are, lanes along the keys: the keys are read once, turned a few at a time, and each row
-// that is asked for is multiplied with them.
+// Some rows of the matrix as they are, lanes along the keys: the keys are read once, turned a few at a time, and each
+// row that is asked for is multiplied with them.
 //
-// A product is summed in the order in which the other passes sum it, so that a weight has the same bits wherever it is
-// asked for.
+// A product is summed in the order in which the forward pass summed it, that for many rows or that for few, so that a
+// weight has the same bits wherever it is asked for.
 #pragma once
 
+#include "few.h"
 #include "fold_given.h"
 #include "forward.h"
 
@@ -21,6 +22,7 @@ struct MatrixRow {
 };
 
 struct RowsRoom {
+  bool few;            // the forward pass was that for few rows
   i64 steps, padded;   // elements of a row as it is multiplied, and padded to vectors
   float* query;        // [rows, a multiple of kRows][padded]: floats, or pairs of bfloat16
   float* lying;        // [kVector][padded, of a float each]: keys that cannot be turned where they lie
@@ -193,7 +195,14 @@ inline void take_panel(const Problem& p, const FoldRows& f, i64 first_row, i64 n
     const i64 live = min((i64)kRows, n_rows - base);
     bool reached = false;
     for (i64 r = 0; r < live; r++) reached |= reaches(p, room.rows[base + r], first, first + n);
-    if (reached) {
+    if (reached && room.few) {
+      const Lying keys = lying(p.key, f.item, 0, first, n, p.head_dim, room.padded, room.panel);
+      float scores[kChunk];
+      for (i64 r = 0; r < live; r++) {
+        dots_of<1>(keys, n, room.query + (base + r) * room.padded, room.padded, scores);
+        __builtin_memcpy(room.scores + r * kPanel, scores, sizeof(float) * kPanel);
+      }
+    } else if (reached) {
       if (!loaded) load_panel<Kind>(p, f.item, first, n, lines, ahead, room);
       loaded = true;
       using Element = typename Kind::Element;
@@ -202,7 +211,8 @@ inline void take_panel(const Problem& p, const FoldRows& f, i64 first_row, i64 n
         F sums[kRows][kColumns] = {};
         const i64 last_step = min(step + kSteps, room.steps);
         for (i64 t = step; t < last_step; t += kVector) {
-          multiply<Kind, kColumns>(query + t, room.padded, 1, panel + t * kPanel, min((i64)kVector, last_step - t), sums);
+          const i64 n_steps = min((i64)kVector, last_step - t);
+          multiply<Kind, kColumns>(query + t, room.padded, 1, panel + t * kPanel, n_steps, sums);
           ahead.bring(lines);
         }
         for (int r = 0; r < kRows; r++)
@@ -245,6 +255,7 @@ inline void fold_rows_as(const Problem& whole, const FoldRows& f, i64 first_row,
     if (f.normalizer.shift) row.given = Given(f.normalizer.shift[at], f.normalizer.denominator[at]);
     read_intervals(p, f.item, 0, row.query, row.starts, row.ends, 1);
   }
+  room.few = whole.rows() <= kFewRows;
   load_rows<Kind>(p, f.item, n_rows, room);
   for (i64 column = first; column < last; column += kPanel) {
     if (regard::interrupted()) return;

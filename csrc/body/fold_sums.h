@@ -55,7 +55,8 @@ inline void add_by_diagonal(i64 lanes, i64 keys, const float* s, float* sums, fl
     const i64 n = min((i64)kVector, keys - first);
     float* rows = skewed + kVector;
     for (i64 k = 0; k < n; k++)
-      for (i64 lane = 0; lane < lanes; lane += kVector) store(rows + k * stride + lane, load(s + (first + k) * lanes + lane));
+      for (i64 lane = 0; lane < lanes; lane += kVector)
+        store(rows + k * stride + lane, load(s + (first + k) * lanes + lane));
     float* to = sums + keys - first - n;
     for (i64 at = 0; at < lanes + kVector; at += kVector) {
       F sum = splat(0.0f);

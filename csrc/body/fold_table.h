@@ -31,11 +31,17 @@ inline void transposed(const Problem& p, const FoldTransposed& t, const FoldKeys
   with_kind(p, [&](auto kind) { fold_transposed_as<decltype(kind)>(p, t, own, scratch); });
 }
 
+/// Likewise for rows, which few are read as floats.
+template <class Work>
+REGARD_INLINE auto with_kind_of_rows(const Problem& p, Work work) {
+  return p.rows() <= kFewRows ? work(Fma{}) : with_kind(p, work);
+}
 inline std::size_t rows_scratch(const Problem& p, i64 n_rows) {
-  return with_kind(p, [&](auto kind) { return fold_rows_scratch_as<decltype(kind)>(p, n_rows); });
+  return with_kind_of_rows(p, [&](auto kind) { return fold_rows_scratch_as<decltype(kind)>(p, n_rows); });
 }
 inline void rows(const Problem& p, const FoldRows& f, i64 first_row, i64 last_row, i64 first, i64 last, void* scratch) {
-  with_kind(p, [&](auto kind) { fold_rows_as<decltype(kind)>(p, f, first_row, last_row, first, last, scratch); });
+  with_kind_of_rows(
+      p, [&](auto kind) { fold_rows_as<decltype(kind)>(p, f, first_row, last_row, first, last, scratch); });
 }
 
 constexpr regard::FoldKernels kFoldKernels = {

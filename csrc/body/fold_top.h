@@ -1,8 +1,8 @@
 // The largest logits of each row, exact in their order: by logit, ties by lower column.
 //
 // Columns come in ascending order, so an equal logit never displaces one that is there. A few are kept sorted, lanes
-// across, and a vector of logits is inserted in all its lanes at once: what that costs has a bound, whatever the logits.
-// For many, each lane gathers candidates and weeds them out when there is no more room.
+// across, and a vector of logits is inserted in all its lanes at once: what that costs has a bound, whatever the
+// logits. For many, each lane gathers candidates and weeds them out when there is no more room.
 #pragma once
 
 #include "fold_given.h"
@@ -67,7 +67,10 @@ struct FewTop {
 
   REGARD_INLINE FewTop(const Top& t, i64 lane) {
 #pragma GCC unroll 16
-    for (int i = 0; i < K; i++) order[i] = load(t.order + i * kGroup + lane), column[i] = load(t.column + i * kGroup + lane);
+    for (int i = 0; i < K; i++) {
+      order[i] = load(t.order + i * kGroup + lane);
+      column[i] = load(t.column + i * kGroup + lane);
+    }
   }
   REGARD_INLINE void keep(const Top& t, i64 lane) const {
 #pragma GCC unroll 16

@@ -1,5 +1,5 @@
-// The transposed weights times vectors of the queries: a task owns some keys, and takes every group of rows that reaches
-// them, in order.
+// The transposed weights times vectors of the queries: a task owns some keys, and takes every group of rows that
+// reaches them, in order.
 //
 //   sums[key][dim] += sum over the lanes of a group of weight[key][lane] * x[lane][dim]
 #pragma once
@@ -27,7 +27,7 @@ struct TransposedRoom {
 };
 
 template <class Kind>
-inline TransposedRoom take_transposed_room(const Problem& p, i64 x_dim, Arena& arena) {
+inline TransposedRoom take_transposed_room(const Problem& p, bool few, i64 x_dim, Arena& arena) {
   TransposedRoom room{};
   for (Tile& tile : room.tiles) tile = take_tile<Kind>(p, arena);
   room.dim = round_up(x_dim, kVector);
@@ -39,7 +39,7 @@ inline TransposedRoom take_transposed_room(const Problem& p, i64 x_dim, Arena& a
   room.vector = arena.take<float>(room.dim);
   room.sums = arena.take<float>(kOwnedTiles * kTileKeys * room.dim);
   room.special = arena.take<i32>(kGroup);
-  room.group = take_fold_group(p, Fold{}, 0, arena);
+  room.group = take_fold_group(p, Fold{}, few, 0, arena);
   return room;
 }
 
@@ -111,11 +111,10 @@ inline void take_tile_transposed(const Problem& p, const FoldTransposed& t, i64 
   const i64 first = tile.origin + round_down(r.first - tile.origin, kRows);
   const i64 last = tile.origin + round_up(r.last - tile.origin, kRows);
   const bool cut = r.cut || first != r.first || last != r.last;
-  const Group& g = room.group.g;
   float* s = room.scores;
   for (i64 at = first; at < last; at += kPiece) {
     const i64 keys = min(kPiece, last - at), n = min(keys, tile.last - at);
-    form_logits<Kind, W>(p, g, tile, at, keys, n, cut, s, room.buffer);
+    form_logits<Kind, W>(p, room.group, tile, at, keys, n, cut, s, room.buffer);
     if (room.specials)
       for (i64 i = 0; i < keys * W * kVector; i++) room.allowed[i] = s[i] != -kInfinity;
     weigh<false>(p, room.group, at, keys, s);
@@ -126,7 +125,7 @@ inline void take_tile_transposed(const Problem& p, const FoldTransposed& t, i64 
 template <class Kind>
 inline std::size_t fold_transposed_scratch_as(const Problem& whole, const FoldTransposed& t) {
   Arena arena{nullptr};
-  take_transposed_room<Kind>(one_head(whole, 0), t.x_dim, arena);
+  take_transposed_room<Kind>(one_head(whole, 0), few_rows(whole), t.x_dim, arena);
   return arena.used;
 }
 
@@ -134,7 +133,7 @@ template <class Kind>
 inline void fold_transposed_as(const Problem& whole, const FoldTransposed& t, const FoldKeys& own, void* scratch) {
   const Problem p = one_head(whole, own.head);
   Arena arena{(char*)scratch};
-  TransposedRoom room = take_transposed_room<Kind>(p, t.x_dim, arena);
+  TransposedRoom room = take_transposed_room<Kind>(p, few_rows(whole), t.x_dim, arena);
   Fold f{};
   f.normalizer = t.normalizer;
   const FoldBlock rows{own.item, own.head, 0, p.n_queries};

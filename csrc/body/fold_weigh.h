@@ -13,8 +13,8 @@ REGARD_INLINE F lane_numbers() {
   return load(numbers);
 }
 
-/// Logits of `keys` columns of one vector of lanes to weights. `away` is key position minus query position of the first.
-/// Sums of few are added to the sums of all: errors grow with the length of a sum.
+/// Logits of `keys` columns of one vector of lanes to weights. `away` is key position minus query position of the
+/// first. Sums of few are added to the sums of all: errors grow with the length of a sum.
 template <bool sums, bool careful>
 REGARD_INLINE void weigh_lanes(const FoldGroup& group, i64 lane, i64 keys, F away, float* s) {
   const i64 lanes = group.g.lanes();

@@ -52,28 +52,29 @@ def test_a_minutes_long_call_ends(run_python: Callable[..., str], threads: int, 
     assert run_python(program, OMP_NUM_THREADS="").split() == ["interrupted"] * 3
 
 
-# Rows are handed out from the last to the first. Whoever takes the last ones, the caller as a rule, is busy for a
-# moment, in which another thread takes all others: then the caller has nothing to do but wait for that one.
+# Rows are handed out from the last to the first. One thread takes the last row, which keeps it for a moment; the other
+# takes what follows, and with `between` is kept for longer. So once the one is left with the first row, which takes an
+# hour, and once the other: either time the other has nothing to do but wait, and either time one of them is the caller.
 ONE_LONG_TASK = (
     SETUP
     + """
 n, m = 400, 2_000_000_000
 def one(length):
     return torch.randn(128).expand(1, 1, length, 128)
-ends = torch.zeros(1, 1, n, 1, dtype=torch.int64)
-ends[:, :, :8] = m
-ends[:, :, -8:] = 500_000
-problem = regard._native.Problem(
-    one(n), one(m), one(m), torch.zeros_like(ends), ends, None, None, 0, 0, 1.0, 0.0, "", None, None,
-    0, 1.0, 0, 0, 0,
-)
-for _ in range(3):
-    interrupt_soon(2.5)
-    try:
-        regard._native.forward(problem, torch.empty(1, 1, n, 128), *torch.empty(4, 1, 1, n), {threads})
-        print("ran to its end")
-    except KeyboardInterrupt:
-        pass
+for between in (0, 1_500_000):
+    ends = torch.zeros(1, 1, n, 1, dtype=torch.int64)
+    ends[..., 0, 0], ends[..., n // 2, 0], ends[..., n - 1, 0] = m, between, 300_000
+    problem = regard._native.Problem(
+        one(n), one(m), one(m), torch.zeros_like(ends), ends, None, None, 0, 0, 1.0, 0.0, "", None, None,
+        0, 1.0, 0, 0, 0,
+    )
+    for _ in range(2):
+        interrupt_soon(2.5)
+        try:
+            regard._native.forward(problem, torch.empty(1, 1, n, 128), *torch.empty(4, 1, 1, n), 2)
+            print("ran to its end")
+        except KeyboardInterrupt:
+            pass
 assert torch.equal(small(), expected)
 print("interrupted")
 """
