@@ -29,6 +29,7 @@ from regard.online_softmax import Normalizer
 from regard.problem import Layout, Problem, prepare
 from regard.products import finite_rows
 from regard.scores import load_query, score
+from regard.transposed_weights import TransposedWeights
 from regard.versions import version_of
 
 MAX_BYTES = 2**30
@@ -346,31 +347,6 @@ class AttentionWeights:
 @without_autocast
 def _logits(problem: Problem, rows: Tensor, first: int, last: int) -> Tensor:
     return score(problem, load_query(problem, rows), rows, first, last, whole=False).logits
-
-
-class TransposedWeights:
-    """Pᵀ of an `AttentionWeights`, `[..., Hq, M, N]`: what each key gives back to its queries."""
-
-    def __init__(self, weights: AttentionWeights) -> None:
-        self._weights = weights
-
-    @property
-    def shape(self) -> torch.Size:
-        """`[..., Hq, M, N]`."""
-        *lead, n_queries, n_keys = self._weights.shape
-        return torch.Size((*lead, n_keys, n_queries))
-
-    @property
-    def mT(self) -> AttentionWeights:  # noqa: N802 (torch's name)
-        """P again."""
-        return self._weights
-
-    def __matmul__(self, x: Tensor) -> Tensor:
-        """Pᵀ x for `x` `[..., Hq or 1, N, C]`: `[..., Hq, M, C]` in x's dtype, in linear memory."""
-        return self._weights._applied_transposed(x) if isinstance(x, Tensor) else NotImplemented
-
-    def __repr__(self) -> str:
-        return f"TransposedWeights(shape={tuple(self.shape)}, dtype={self._weights.dtype})"
 
 
 @outside_graphs

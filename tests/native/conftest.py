@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 # A process that takes longer hangs: nothing here computes for more than seconds.
-HANGS_AFTER = 60
+HANGS_AFTER = 120
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ pytest.importorskip("regard._native", reason="the native core is not built")
 import regard
 from regard import biases, masks
 from regard.engines.base import Wanted
-from regard.engines.native_backward import backward
+from regard.engines.native.backward import backward
 from regard.online_softmax import Normalizer
 from regard.problem import prepare
 from regard.testing import assert_agrees, assert_same_bits, make_inputs

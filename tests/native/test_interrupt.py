@@ -52,29 +52,28 @@ def test_a_minutes_long_call_ends(run_python: Callable[..., str], threads: int, 
     assert run_python(program, OMP_NUM_THREADS="").split() == ["interrupted"] * 3
 
 
-# Rows are handed out from the last to the first. One thread takes the last row, which keeps it for a moment; the other
-# takes what follows, and with `between` is kept for longer. So once the one is left with the first row, which takes an
-# hour, and once the other: either time the other has nothing to do but wait, and either time one of them is the caller.
+# Rows are handed out from the last to the first. One thread takes the last row, which keeps it for a moment; the
+# other takes what follows, and with `between` is kept for longer. So once the one is left with the first row,
+# which takes minutes, and once the other; each time somebody has nothing to do but wait: once, the caller.
 ONE_LONG_TASK = (
     SETUP
     + """
-n, m = 400, 2_000_000_000
+n, m = 400, 100_000_000
 def one(length):
-    return torch.randn(128).expand(1, 1, length, 128)
-for between in (0, 1_500_000):
+    return torch.randn(512).expand(1, 1, length, 512)
+for between in (0, 800_000):
     ends = torch.zeros(1, 1, n, 1, dtype=torch.int64)
     ends[..., 0, 0], ends[..., n // 2, 0], ends[..., n - 1, 0] = m, between, 300_000
     problem = regard._native.Problem(
         one(n), one(m), one(m), torch.zeros_like(ends), ends, None, None, 0, 0, 1.0, 0.0, "", None, None,
         0, 1.0, 0, 0, 0,
     )
-    for _ in range(2):
-        interrupt_soon(2.5)
-        try:
-            regard._native.forward(problem, torch.empty(1, 1, n, 128), *torch.empty(4, 1, 1, n), 2)
-            print("ran to its end")
-        except KeyboardInterrupt:
-            pass
+    interrupt_soon(4.0)
+    try:
+        regard._native.forward(problem, torch.empty(1, 1, n, 512), *torch.empty(4, 1, 1, n), 2)
+        print("ran to its end")
+    except KeyboardInterrupt:
+        pass
 assert torch.equal(small(), expected)
 print("interrupted")
 """

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from regard.engines import native, native_backward, native_fold, reference, tiled
+from regard.engines import native, reference, tiled
 from regard.engines.base import Engine, Gradients, HasBackward, HasRows, Wanted, has_backward, has_rows
+from regard.engines.native import backward as native_backward
+from regard.engines.native import fold as native_fold
 from regard.errors import ArgumentError
 from regard.online_softmax import Normalizer
 from regard.problem import Problem
