@@ -18,7 +18,9 @@ def test_a_generation_joins_into_one_matrix():
     torch.testing.assert_close(joined.received(), whole.received(), atol=1e-5, rtol=0)
     torch.testing.assert_close(joined.distance(), whole.distance(), atol=1e-5, rtol=0)
     for call in recording[1:]:
-        assert torch.equal(joined[0, :, 6 + call.step, : 7 + call.step], call.weights[0, :, 0])
+        # One row and eleven are computed by different kernels: their last bits may differ.
+        row = joined[0, :, 6 + call.step, : 7 + call.step]
+        torch.testing.assert_close(row, call.weights[0, :, 0], atol=1e-6, rtol=0)
     assert joined.shape == (1, HEADS, 11, 11)
 
 
