@@ -52,7 +52,8 @@ def test_a_minutes_long_call_ends(run_python: Callable[..., str], threads: int, 
     assert run_python(program, OMP_NUM_THREADS="").split() == ["interrupted"] * 3
 
 
-# Rows are handed out from the last to the first. One thread takes the last row, which keeps it for a moment; the
+# Rows are handed out from the last to the first. One thread takes the last row, which keeps it for a
+# moment; the
 # other takes what follows, and with `between` is kept for longer. So once the one is left with the first row,
 # which takes minutes, and once the other; each time somebody has nothing to do but wait: once, the caller.
 ONE_LONG_TASK = (
