@@ -149,7 +149,7 @@ def runnable_isas() -> list[str]:
     """The instruction sets that this machine can run, widest first."""
 
 def thread_runtime() -> tuple[str, str]:
-    """("openmp", the borrowed runtime's path) or ("pool", ""), as always in a forked child."""
+    """("openmp", the borrowed runtime's path), ("pool", "") or, in a forked child, ("none", "")."""
 
 def use_own_pool(always: bool) -> None:
     """For tests: run on the core's own threads even where an OpenMP runtime could be borrowed."""
