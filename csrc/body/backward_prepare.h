@@ -6,16 +6,10 @@
 namespace {
 namespace gradients {
 
-/// The row's normalizer such that weights are 2^(c * score - base) * inverse, as exp(logit - shift) / denominator is.
-///
-/// The shift goes to base 2 by the float c, whose error every score carries alike.
-inline void weigh(const Units& units, float shift, float denominator, float& base, float& inverse) {
-  const double exact = (double)units.c * ((double)shift / units.natural_scale);
-  base = (float)exact;
-  // `base` is rounded, and at large logits that is more than a rounding of the weight: made up for here.
-  const double off = ((double)base - exact) * kLn2;
-  const double made_up = off < 0.01 && off > -0.01 ? 1 + off + off * off / 2 : __builtin_exp(off);
-  inverse = denominator == 0 ? 0.0f : (float)(made_up / (double)denominator);
+/// The row's normalizer such that weights are e^(logit - base) * inverse.
+inline void weigh(const Units&, float shift, float denominator, float& base, float& inverse) {
+  base = shift;
+  inverse = denominator == 0 ? 0.0f : 1.0f / denominator;
 }
 
 /// The sum of products of two rows of `n` numbers. `scratch` holds two rows, padded to vectors.

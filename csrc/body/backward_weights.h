@@ -80,16 +80,15 @@ REGARD_INLINE I takes_none(F weight) { return (I)weight == splat((i32)kTakesNone
 
 /// Logits in place to weights.
 template <int W>
-inline void to_weights(const RowGroup& r, const Units& units, i64 keys, float* s) {
+inline void to_weights(const RowGroup& r, const Units&, i64 keys, float* s) {
   F minus[W], inverse[W];
   for (int w = 0; w < W; w++) minus[w] = -load(r.base + w * kVector), inverse[w] = load(r.inverse + w * kVector);
-  const F c = splat(units.c);
   for (i64 k = 0; k < keys; k++)
     for (int w = 0; w < W; w++) {
       float* at = s + (k * W + w) * kVector;
       const F score = load(at);
       // Selected, not computed: in a row that is spoiled the formula gives NaN.
-      store(at, score == splat(-kInfinity) ? no_part() : exp2_of(fma(score, c, minus[w])) * inverse[w]);
+      store(at, score == splat(-kInfinity) ? no_part() : exp_of(score + minus[w]) * inverse[w]);
     }
 }
 
