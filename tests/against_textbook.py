@@ -1,8 +1,9 @@
-"""One call with everything, its output, answers and gradients, held against the textbook in float64."""
+"""Calls held against the textbook: their output and logsumexp, or everything with answers and gradients."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,59 @@ from regard.testing import (
     textbook_attention,
     widest_dtype,
 )
+
+
+class Triple(NamedTuple):
+    """A result, the textbook's in float64, and the textbook's in the same precision."""
+
+    actual: Tensor
+    exact: Tensor
+    textbook: Tensor
+
+
+def outcome(
+    inputs: Inputs,
+    engine: str,
+    *,
+    mask: Mask | None = None,
+    allowed: Tensor | None = None,
+    bias: biases.Bias | Tensor | None = None,
+    written: Tensor | None = None,
+    **extras: Any,
+) -> dict[str, Triple]:
+    """Output and logsumexp of one call; `allowed` and `written` are mask and bias as matrices."""
+    out, w = regard.attention(*inputs, mask, bias=bias, return_weights=True, engine=engine, **extras)
+    written = bias if isinstance(bias, Tensor) else written
+
+    def textbook(precision: torch.dtype, extras: dict[str, Any] = extras) -> Textbook:
+        return textbook_attention(*(t.to(precision) for t in inputs), allowed, bias=written, **extras)
+
+    wide = {name: x.double() if isinstance(x, Tensor) else x for name, x in extras.items()}
+    exact, kept = textbook(torch.float64, wide), torch.promote_types(out.dtype, torch.float32)
+    assert out.dtype == inputs.query.dtype
+    assert w.logsumexp.dtype == kept
+    return {
+        "output": Triple(out, exact.output, textbook(out.dtype).output),
+        "logsumexp": Triple(w.logsumexp, exact.logsumexp, textbook(kept).logsumexp),
+    }
+
+
+def check(inputs: Inputs, engine: str, **kinds: Any) -> None:
+    """The call keeps the budget of the textbook in the same precision."""
+    for what, triple in outcome(inputs, engine, **kinds).items():
+        assert_within_budget(*triple, what=what)
+
+
+def check_together(calls: Iterable[tuple[str, Inputs, dict[str, Any]]], engine: str) -> None:
+    """Each of some small calls agrees with float64, and all of them together keep the budget."""
+    found: dict[str, list[Triple]] = {}
+    for name, inputs, kinds in calls:
+        for what, triple in outcome(inputs, engine, **kinds).items():
+            assert_agrees(triple.actual, triple.exact, what=f"the {what} of {name}")
+            found.setdefault(what, []).append(triple)
+    for what, triples in found.items():
+        assert_within_budget(*zip(*triples, strict=True), what=f"every {what}")
+
 
 BIASES = ("none", "alibi", "relative", "dense", "dense per head", "dense per item")
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 import mask_cases as cases
 import regard
+from against_textbook import check, check_together
 from engine_cases import everywhere, in_double, in_every_precision, in_tiles
 from regard import biases, masks
 from regard.testing import (
@@ -41,20 +42,6 @@ MASKS = {
 }
 
 
-def check(inputs, engine, *, mask=None, allowed=None, **extras) -> None:
-    """Compare one call with the textbook, in the inputs' precision and in float64."""
-    out, w = regard.attention(*inputs, mask, return_weights=True, engine=engine, **extras)
-    wide = {n: x.double() if isinstance(x, torch.Tensor) else x for n, x in extras.items()}
-    exact = textbook_attention(*(t.double() for t in inputs), allowed, **wide)
-    same = textbook_attention(*inputs, allowed, **extras)
-    assert out.dtype == inputs.query.dtype
-    assert_within_budget(out, exact.output, same.output)
-    kept = torch.float64 if out.dtype == torch.float64 else torch.float32
-    assert w.logsumexp.dtype == kept
-    as_kept = textbook_attention(*(t.to(kept) for t in inputs), allowed, **extras)
-    assert_within_budget(w.logsumexp, exact.logsumexp, as_kept.logsumexp, what="logsumexp")
-
-
 @in_every_precision
 @pytest.mark.parametrize("name", MASKS)
 def test_every_mask_in_every_precision(name: str, dtype: torch.dtype, engine: str) -> None:
@@ -64,37 +51,53 @@ def test_every_mask_in_every_precision(name: str, dtype: torch.dtype, engine: st
 
 
 @everywhere
-@pytest.mark.parametrize("n_keys", BOUNDARY_SIZES)
 @pytest.mark.parametrize("n_queries", [0, 1, 17, 65, 129, 257])
-def test_boundary_sizes(n_queries: int, n_keys: int, engine: str) -> None:
-    # Items enough that the largest error of a few rows is no accident.
-    batch = (16,) if n_queries == 1 else (4,) if n_queries < 65 else (1,)
-    inputs = make_inputs(n_queries, n_keys, batch=batch, query_heads=8, key_heads=4)
-    check(inputs, engine)
-    mask = masks.causal() & masks.sliding_window(40)
-    check(inputs, engine, mask=mask, allowed=mask.to_dense(n_queries, n_keys))
+def test_boundary_sizes(n_queries: int, engine: str) -> None:
+    window = masks.causal() & masks.sliding_window(40)
+
+    def calls(mask):
+        for n_keys in BOUNDARY_SIZES:
+            inputs = make_inputs(n_queries, n_keys, query_heads=8, key_heads=4)
+            allowed = None if mask is None else mask.to_dense(n_queries, n_keys)
+            yield f"{n_queries} × {n_keys}", inputs, {"mask": mask, "allowed": allowed}
+
+    for mask in (None, window):
+        check_together(calls(mask), engine)
 
 
 @everywhere
-@pytest.mark.parametrize("n_queries", BOUNDARY_SIZES)
-def test_boundary_sizes_of_the_query(n_queries: int, engine: str) -> None:
-    inputs = make_inputs(n_queries, 33, batch=(1,), query_heads=2, key_heads=1, dtype=torch.bfloat16)
-    check(inputs, engine, mask=masks.causal(), allowed=masks.causal().to_dense(n_queries, 33))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_boundary_sizes_of_the_query(dtype: torch.dtype, engine: str) -> None:
+    def calls():
+        for n_queries in BOUNDARY_SIZES:
+            inputs = make_inputs(n_queries, 33, batch=(1,), query_heads=2, key_heads=1, dtype=dtype)
+            kinds = {"mask": masks.causal(), "allowed": masks.causal().to_dense(n_queries, 33)}
+            yield f"{n_queries} queries", inputs, kinds
+
+    check_together(calls(), engine)
 
 
 @everywhere
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(255, 511), (256, 512), (257, 513), (300, 700)])
 def test_several_tiles(n_queries: int, n_keys: int, engine: str) -> None:
-    inputs = make_inputs(n_queries, n_keys, batch=(1,), query_heads=2, key_heads=2)
+    inputs = make_inputs(n_queries, n_keys)
     for mask in (masks.causal(), masks.streaming(3, 70), masks.documents(lengths=[100, 300, 300])):
         check(inputs, engine, mask=mask, allowed=mask.to_dense(n_queries, n_keys))
 
 
+HEAD_DIMS = [1, 2, 3, 7, 8, 15, 17, 33, 64, 80, 128, 129, 257, 512]
+
+
 @everywhere
-@pytest.mark.parametrize("head_dim", [1, 2, 3, 7, 8, 15, 17, 33, 64, 80, 128, 129, 257, 512])
 @pytest.mark.parametrize("value_dim", [1, 5, 64, 131])
-def test_head_dims(head_dim: int, value_dim: int, engine: str) -> None:
-    check(make_inputs(19, 35, batch=(4,), head_dim=head_dim, value_dim=value_dim), engine)
+def test_head_dims(value_dim: int, engine: str) -> None:
+    check_together(
+        (
+            (f"head dim {head_dim}", make_inputs(19, 35, head_dim=head_dim, value_dim=value_dim), {})
+            for head_dim in HEAD_DIMS
+        ),
+        engine,
+    )
 
 
 @everywhere
@@ -111,9 +114,9 @@ def test_head_dims_over_several_tiles(dims: tuple[int, int], dtype: torch.dtype,
 
 
 @everywhere
-@pytest.mark.parametrize("scale", [0.0, 1.0, -0.3, 2.5])
-def test_scale(scale: float, engine: str) -> None:
-    check(make_inputs(19, 35), engine, scale=scale)
+def test_scale(engine: str) -> None:
+    calls = ((f"scale {scale}", make_inputs(19, 35), {"scale": scale}) for scale in (0.0, 1.0, -0.3, 2.5))
+    check_together(calls, engine)
 
 
 @in_every_precision

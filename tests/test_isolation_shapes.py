@@ -94,7 +94,9 @@ def test_a_value_that_is_seen_shows_in_its_column_alone(poison: float, shape, dt
     shown = out[:, :, sees, 3]
     assert shown.isnan().all() if math.isnan(poison) else (shown == poison).all()
     others = [column for column in range(12) if column != 3]
-    torch.testing.assert_close(out[..., others], clean[..., others])
+    # What is not finite is added apart, and so is what lies beside it in the row: that is a rounding or two.
+    unit = torch.finfo(dtype).eps
+    torch.testing.assert_close(out[..., others], clean[..., others], rtol=2 * unit, atol=8 * unit)
     assert_same_bits(out[:, :, ~sees], clean[:, :, ~sees])
 
 

@@ -6,6 +6,7 @@ it says something. Everything is plain torch, dense, and meant for small sizes.
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -195,41 +196,52 @@ def _assert_shape(actual: Tensor, expected: Tensor, what: str) -> None:
 
 
 def assert_within_budget(
-    actual: Tensor, exact: Tensor, textbook: Tensor, *, factor: float = 2.0, what: str = "output"
+    actual: Tensor | Sequence[Tensor],
+    exact: Tensor | Sequence[Tensor],
+    textbook: Tensor | Sequence[Tensor],
+    *,
+    factor: float = 2.0,
+    what: str = "output",
 ) -> None:
     """The error of `actual` is at most `factor` times that of `textbook`, plus one rounding band.
 
     `exact` is the float64 result for the same (rounded) inputs and `textbook` the formula run in the inputs'
-    own precision; the band is that of `textbook.dtype`. Entries of `exact` that are not finite must be met
-    exactly. Raises AssertionError with the three numbers.
+    own precision; the band is that of `textbook.dtype`. An error is the largest of any element. Entries of
+    `exact` that are not finite must be met exactly. Where problems are so small that the largest error of one
+    is an accident, several are judged together, by the means of their errors and bands: give a sequence of
+    tensors three times. Raises AssertionError with the three numbers.
     """
-    _assert_shape(actual, exact, what)
-    odd = ~torch.isfinite(exact.detach())
-    assert_same_bits(actual[odd].double(), exact[odd].double(), what=f"{what} where it is not finite")
-    error, allowance = _largest_error(actual, exact), _largest_error(textbook, exact)
-    band = rounding_band(exact, textbook.dtype)
+    results = list(zip(*map(_listed, (actual, exact, textbook)), strict=True))
+    for ours, true, _ in results:
+        _assert_shape(ours, true, what)
+        odd = ~torch.isfinite(true.detach())
+        assert_same_bits(ours[odd].double(), true[odd].double(), what=f"{what} where it is not finite")
+    error = fmean(_largest_error(ours, true) for ours, true, _ in results)
+    allowance = fmean(_largest_error(book, true) for _, true, book in results)
+    band = fmean(rounding_band(true, book.dtype) for _, true, book in results)
     assert error <= factor * allowance + band, (
         f"the error of {what} is {error:.3g}, above {factor:g} × {allowance:.3g} (the textbook formula in "
-        f"{textbook.dtype}) + {band:.3g} (rounding)"
+        f"{results[0][2].dtype}) + {band:.3g} (rounding)"
     )
 
 
-# Roundings of the largest magnitude that `assert_agrees` allows: sums of hundreds of terms, in any order.
-_ROUNDINGS = 64
+def _listed(tensors: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else tensors
 
 
 def assert_agrees(actual: Tensor, exact: Tensor, *, what: str = "result") -> None:
     """`actual` is `exact`, which is float64, but for roundings in its own dtype.
 
     For what no textbook in the same precision stands beside, and for problems so small that its error is an
-    accident: each element may differ by 64 units in the last place of the largest magnitude of `exact`, or of
-    1 where all are smaller. Entries of `exact` that are not finite must be met exactly. Raises AssertionError
-    with both numbers.
+    accident: each element may differ by 64 units in the last place (4 in bfloat16 and float16, whose sums are
+    kept in float32) of the largest magnitude of `exact`, or of 1 where all are smaller. Entries of `exact`
+    that are not finite must be met exactly. Raises AssertionError with both numbers.
     """
     _assert_shape(actual, exact, what)
     odd = ~torch.isfinite(exact.detach())
     assert_same_bits(actual[odd].double(), exact[odd].double(), what=f"{what} where it is not finite")
-    allowance = _ROUNDINGS * torch.finfo(actual.dtype).eps * max(_largest_magnitude(exact), 1.0)
+    units = 4 if actual.dtype in (torch.bfloat16, torch.float16) else 64
+    allowance = units * torch.finfo(actual.dtype).eps * max(_largest_magnitude(exact), 1.0)
     error = _largest_error(actual, exact)
     assert error <= allowance, f"{what} is off by {error:.3g}, above {allowance:.3g} for {actual.dtype}"
 
