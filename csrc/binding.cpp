@@ -34,9 +34,9 @@ void know_torch(nb::handle tensor, nb::handle parameter, nb::tuple dtypes, nb::h
 }
 
 void forward(const BoundProblem& problem, nb::handle output, nb::handle maximum, nb::handle shift,
-             nb::handle denominator, nb::handle logsumexp, int threads) {
+             nb::handle denominator, int threads) {
   const Problem& p = problem.get();
-  run(p, take_outputs(p, output, maximum, shift, denominator, logsumexp), threads);
+  run(p, take_outputs(p, output, maximum, shift, denominator), threads);
 }
 
 std::pair<std::string, std::string> isa() { return {kernels_or_raise().name, selection().reason}; }
@@ -60,8 +60,7 @@ NB_MODULE(_native, m) {
            "query"_a, "key"_a, "value"_a.none(), "starts"_a.none(), "ends"_a.none(), "run"_a.none(),
            "dense"_a.none(), "query_start"_a, "key_start"_a, "scale"_a, "softcap"_a, "bias_kind"_a, "bias"_a.none(),
            "sink_logits"_a.none(), "drop_below"_a, "keep_scale"_a, "seed"_a, "first_item"_a, "first_head"_a);
-  m.def("forward", forward, "problem"_a, "output"_a, "maximum"_a, "shift"_a, "denominator"_a, "logsumexp"_a,
-        "threads"_a);
+  m.def("forward", forward, "problem"_a, "output"_a, "maximum"_a, "shift"_a, "denominator"_a, "threads"_a);
   m.def("attend", attend, "query"_a, "key"_a, "value"_a, "before"_a.none(), "after"_a.none(), "offset"_a.none(),
         "scale"_a.none(), "threads"_a);
   bind_backward(m);

@@ -121,7 +121,7 @@ nb::object attend(nb::handle query, nb::handle key, nb::handle value, nb::handle
   const std::int64_t all_rows = p.batch * p.query_heads * p.n_queries;
   float few[256];
   const std::unique_ptr<float[]> many(all_rows > 256 ? new float[static_cast<std::size_t>(all_rows)] : nullptr);
-  forward.maximum = forward.shift = forward.denominator = forward.logsumexp = many != nullptr ? many.get() : few;
+  forward.maximum = forward.shift = forward.denominator = many != nullptr ? many.get() : few;
   run(p, forward, threads);
   return output;
 }

@@ -199,7 +199,7 @@ View BoundProblem::keep(nb::handle tensor) {
 }
 
 Forward take_outputs(const Problem& p, nb::handle output, nb::handle maximum, nb::handle shift,
-                     nb::handle denominator, nb::handle logsumexp) {
+                     nb::handle denominator) {
   Forward forward;
   const View out = view_of(output);
   const std::int64_t shape[4] = {p.batch, p.query_heads, p.n_queries, p.value_dim};
@@ -219,7 +219,6 @@ Forward take_outputs(const Problem& p, nb::handle output, nb::handle maximum, nb
   forward.maximum = rows(maximum, "maximum");
   forward.shift = rows(shift, "shift");
   forward.denominator = rows(denominator, "denominator");
-  forward.logsumexp = rows(logsumexp, "logsumexp");
   return forward;
 }
 

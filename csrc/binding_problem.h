@@ -42,6 +42,6 @@ const char* take_inputs(Problem& problem, const struct View& query, const struct
 
 /// Fills a Forward for the problem from preallocated tensors. Raises ValueError where they do not fit.
 Forward take_outputs(const Problem& problem, nanobind::handle output, nanobind::handle maximum,
-                     nanobind::handle shift, nanobind::handle denominator, nanobind::handle logsumexp);
+                     nanobind::handle shift, nanobind::handle denominator);
 
 }  // namespace regard

@@ -75,7 +75,6 @@ struct Forward {
   float* maximum = nullptr;      // largest logit over keys; -inf in an empty row
   float* shift = nullptr;        // what is taken from logits: the maximum, or a larger sink; 0 where there is nothing
   float* denominator = nullptr;  // sum of exp(logit - shift), the sink's included
-  float* logsumexp = nullptr;    // natural; -inf where the denominator is 0
 };
 
 }  // namespace regard

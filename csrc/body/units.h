@@ -45,7 +45,6 @@ REGARD_INLINE float normalise(const Problem& p, const Forward& out, const Units&
   out.maximum[at] = nothing ? (spoiled != 0 ? spoiled : -kInfinity) : maximum + spoiled;
   out.shift[at] = shift + spoiled;
   out.denominator[at] = total;
-  out.logsumexp[at] = total == 0 ? -kInfinity : shift + __builtin_logf(total);
   return total == 0 ? 0.0f : factor / total;
 }
 

@@ -38,7 +38,6 @@ def forward(
     maximum: Tensor,
     shift: Tensor,
     denominator: Tensor,
-    logsumexp: Tensor,
     threads: int,
 ) -> None:
     """Fill `output` `[B, Hq, N, Ev]` and the rest, contiguous float32 `[B, Hq, N]`."""

@@ -19,6 +19,16 @@ def bits_of_one_process(rank: int, size: int, sharding: str, dtype: torch.dtype,
         assert_same_bits(mine, theirs, what=f"the query's gradient under {name}")
 
 
+def few_rows(rank: int, size: int) -> None:
+    """A shard of fewer rows than a kernel's block has the result of one process but for roundings."""
+    for lengths in ([5, 285], [289, 1]):
+        for mask in (None, MASKS["streaming"]()):
+            both = Both(rank, size, Call(mask, lengths=lengths))
+            torch.testing.assert_close(both.output, both.expected[:, :, both.rows])
+            for _, mine, theirs in both.gradients():
+                torch.testing.assert_close(mine, theirs)
+
+
 def within_budget(
     rank: int, size: int, method: str, sharding: str, dtype: torch.dtype, names: list[str]
 ) -> None:

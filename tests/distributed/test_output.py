@@ -25,6 +25,10 @@ def test_gathering_gives_the_bits_of_one_process(
     world(size).run(checks.bits_of_one_process, sharding, torch.float32, names)
 
 
+def test_a_shard_may_have_a_few_rows_only(world: Worlds) -> None:
+    world(2).run(checks.few_rows)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_gathering_gives_the_bits_in_every_dtype(world: Worlds, dtype: torch.dtype) -> None:
     world(2).run(checks.bits_of_one_process, "contiguous", dtype, SOME)

@@ -113,7 +113,7 @@ def test_outputs_that_do_not_fit_are_refused(reader: str, wrong: str) -> None:
     problem = _native.Problem(
         q, k, v, None, None, (0, 0, 7, 0), None, 2, 0, 1.0, 0.0, "", None, None, 0, 1.0, 0, 0, 0
     )
-    output, rows = torch.empty(2, 4, 5, 8), [torch.empty(2, 4, 5) for _ in range(4)]
+    output, rows = torch.empty(2, 4, 5, 8), [torch.empty(2, 4, 5) for _ in range(3)]
     _native.forward(problem, output, *rows, 1)
     if wrong == "too few rows":
         output = output[:, :, 1:]
@@ -124,7 +124,7 @@ def test_outputs_that_do_not_fit_are_refused(reader: str, wrong: str) -> None:
     elif wrong == "statistics too short":
         rows[2] = rows[2][:, 1:]
     else:
-        rows[3] = 5  # type: ignore[call-overload]
+        rows[1] = 5  # type: ignore[call-overload]
     with pytest.raises((ValueError, TypeError)):
         _native.forward(problem, output, *rows, 1)
 

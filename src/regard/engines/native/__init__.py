@@ -94,11 +94,10 @@ def forward(problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
     rows_shape = problem.batch_size, problem.num_heads, problem.n_queries
     value_dim = 0 if problem.value is None else problem.value.shape[-1]
     output = problem.query.new_empty((*rows_shape, value_dim))
-    maximum, shift, denominator, logsumexp = torch.empty(
-        (4, *rows_shape), dtype=torch.float32, device="cpu"
-    ).unbind()
-    _native.forward(bound(problem), output, maximum, shift, denominator, logsumexp, torch.get_num_threads())
-    return output, logsumexp, Normalizer(maximum, shift, denominator)
+    parts = torch.empty((3, *rows_shape), dtype=torch.float32, device="cpu").unbind()
+    _native.forward(bound(problem), output, *parts, torch.get_num_threads())
+    normalizer = Normalizer(*parts)
+    return output, normalizer.logsumexp, normalizer
 
 
 def bound(problem: Problem) -> _native.Problem:
