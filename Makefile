@@ -54,7 +54,7 @@ asan: $(NATIVE) ## run the native engine's tests under AddressSanitizer and Unde
 	@$(BIN)/python tests/native/sanitizers.py --quiet -k native $(ARGS) $(CORE) $(filter-out \
 	  $(addprefix tests/native/test_,build.py engine.py isa.py),$(wildcard tests/native/test_*.py))
 
-bench: $(NATIVE) ## measure against torch (QUICK=1 for two minutes; ARGS="forward" to choose)
+bench: $(NATIVE) $(MODELS) ## measure against torch (QUICK=1 for two minutes; ARGS="dense decode" to choose)
 	@$(BIN)/python bench $(if $(filter-out 0,$(QUICK)),--quick) $(ARGS)
 
 native: $(NATIVE) ## build the native core, if its sources changed

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import regard
 from regard import biases, masks
 from regard.testing import ENGINES, assert_same_bits, make_inputs
+from regard.weights import attention_weights
 
 INPUTS = make_inputs(33, 40, key_heads=4)
 LOWER = [torch.bfloat16, torch.float16]
@@ -116,3 +117,12 @@ def test_in_a_graph(name: str) -> None:
     with lowered(torch.bfloat16):
         assert_same_bits(around(*INPUTS), attend(*INPUTS))
     assert around(*INPUTS).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", LOWER, ids=str)
+def test_weights_alone_are_those_of_the_call(dtype: torch.dtype) -> None:
+    query, key, value = INPUTS
+    with lowered(dtype):
+        alone = attention_weights(query, key, masks.causal())
+        _, beside = regard.attention(query, key, value, masks.causal(), return_weights=True)
+    assert_same_bits(alone.to_dense(), beside.to_dense())

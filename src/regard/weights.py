@@ -18,7 +18,7 @@ from torch import Tensor
 from regard import asking
 from regard import statistics as questions
 from regard.asking import Keys
-from regard.autocast import without_autocast
+from regard.autocast import lowered, without_autocast
 from regard.biases import Bias
 from regard.compiling import outside_graphs
 from regard.engines import Engine, choose, engine_name, has_rows
@@ -365,11 +365,11 @@ def attention_weights(
 ) -> AttentionWeights:
     """The weights alone, from queries and keys, detached: half the work of an attention call.
 
-    Arguments are those of `regard.attention`.
+    Arguments are those of `regard.attention`; autocast lowers the inputs here as it does there.
     """
     problem, layout = prepare(
-        query.detach(),
-        key.detach(),
+        lowered(query, query).detach(),
+        lowered(key, query).detach(),
         None,
         mask,
         bias=bias,
