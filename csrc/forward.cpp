@@ -15,7 +15,7 @@ constexpr std::int64_t kFewSplit = 512, kRowsSplit = 2048;
 // Problems with more rows of a key head than this have blocks enough without splitting the keys.
 constexpr std::int64_t kSplitRows = 192;
 // Groups of rows that share a tile's copy, at most; and how many blocks a thread should find at least.
-constexpr std::int64_t kMostGroups = 8, kBlocksAThread = 4;
+constexpr std::int64_t kMostGroups = 16, kBlocksAThread = 4;
 constexpr std::size_t kMostScratch = 1 << 20;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

@@ -8,6 +8,7 @@
 
 // Functions of shared headers are always inlined: a copy compiled with wide instructions must not serve everyone.
 #define REGARD_INLINE inline __attribute__((always_inline))
+#define REGARD_NOINLINE __attribute__((noinline))
 
 namespace regard {
 

@@ -163,15 +163,8 @@ inline void unbend(RowGroup& r, const PartRooms& rooms) {
 template <int W>
 inline void add_to_query(const Problem& p, const Chunk& c, RowGroup& r) {
   const float* keys = c.finite_key + r.first * c.key_stride;
-  for (i64 e = 0; e < p.head_dim; e += kRows) {
-    F sums[kRows][W] = {};
-    multiply<Fma, W>(keys + e, 1, c.key_stride, r.slopes, r.last - r.first, sums);
-    for (int i = 0; i < kRows; i++)
-      for (int w = 0; w < W; w++) {
-        float* at = r.grad_query + ((e + i) * W + w) * kVector;
-        store(at, load(at) + sums[i][w]);
-      }
-  }
+  for (i64 e = 0; e < p.head_dim; e += kRows)
+    add_product<Fma, W>(keys + e, 1, c.key_stride, r.slopes, r.last - r.first, r.grad_query + e * W * kVector);
   // Keys that are not finite were left out: they reach the rows that may see them, and no other.
   for (i64 i = 0; i < c.specials; i++) {
     const i64 key = c.special[i] - c.first;

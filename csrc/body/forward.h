@@ -37,15 +37,10 @@ inline void raw_scores(const Problem& p, const Group& g, const Tile& t, i64 firs
     const Element* keys = (const Element*)t.key + (column - t.origin) * t.key_stride;
     float* at = to + (column - first) * W * kVector;
     for (i64 step = 0; step < steps; step += kSteps) {
-      F sums[kRows][W] = {};
       const Element* query = (const Element*)g.query + step * W * kVector;
-      multiply<Kind, W>(keys + step, t.key_stride, 1, query, min(kSteps, steps - step), sums);
-      for (int r = 0; r < kRows; r++)
-        for (int w = 0; w < W; w++) {
-          float* score = at + (r * W + w) * kVector;
-          if (step) sums[r][w] = load(score) + sums[r][w];
-          store(score, step + kSteps < steps ? sums[r][w] : sums[r][w] * splat(scale));
-        }
+      const bool last_steps = step + kSteps >= steps;
+      scaled_product<Kind, W>(keys + step, t.key_stride, 1, query, min(kSteps, steps - step), step > 0,
+                              last_steps ? scale : 1.0f, at);
     }
   }
 }
@@ -55,17 +50,9 @@ template <class Kind, int W>
 inline void add_values(Group& g, const Tile& t, i64 first, i64 last, const float* weights, i64 value_rows) {
   using Element = typename Kind::Element;
   const Element* values = (const Element*)t.value + (first - t.origin) / Kind::kDepth * t.value_stride;
-  for (i64 e = 0; e < value_rows; e += kRows) {
-    // From zero, and then added: a tile's sum is rounded at its own size, not at that of all before it.
-    F sums[kRows][W] = {};
-    multiply<Kind, W>(values + e, 1, t.value_stride, (const Element*)weights, (last - first) / Kind::kDepth, sums);
-    float* at = g.output + e * W * kVector;
-    for (int r = 0; r < kRows; r++)
-      for (int w = 0; w < W; w++) {
-        float* to = at + (r * W + w) * kVector;
-        store(to, load(to) + sums[r][w]);
-      }
-  }
+  for (i64 e = 0; e < value_rows; e += kRows)
+    add_product<Kind, W>(values + e, 1, t.value_stride, (const Element*)weights, (last - first) / Kind::kDepth,
+                         g.output + e * W * kVector);
 }
 
 /// Values that are not finite reach the rows that may see them, and no other.

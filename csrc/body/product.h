@@ -46,4 +46,33 @@ REGARD_INLINE void multiply(const typename Kind::Element* a, i64 row_stride, i64
   }
 }
 
+// The same, from memory to memory: to is [kRows][W] vectors. Out of line, because inside a kernel's loops g++ runs out of
+// registers and keeps a column of B on the stack, from where it comes back too late in every step.
+
+/// to += A B. The sum begins at zero: it is rounded at its own size, not at that of all that was added before.
+template <class Kind, int W>
+REGARD_NOINLINE void add_product(const typename Kind::Element* a, i64 row_stride, i64 step_stride,
+                                 const typename Kind::Element* b, i64 steps, float* to) {
+  F sums[kRows][W] = {};
+  multiply<Kind, W>(a, row_stride, step_stride, b, steps, sums);
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; r++)
+#pragma GCC unroll 4
+    for (int w = 0; w < W; w++, to += kVector) store(to, load(to) + sums[r][w]);
+}
+
+/// to = A B * scale, or (to + A B) * scale where `to` holds what the steps before these gave.
+template <class Kind, int W>
+REGARD_NOINLINE void scaled_product(const typename Kind::Element* a, i64 row_stride, i64 step_stride,
+                                    const typename Kind::Element* b, i64 steps, bool continued, float scale, float* to) {
+  F sums[kRows][W] = {};
+  multiply<Kind, W>(a, row_stride, step_stride, b, steps, sums);
+  const F factor = splat(scale);
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; r++)
+#pragma GCC unroll 4
+    for (int w = 0; w < W; w++, to += kVector)
+      store(to, (continued ? load(to) + sums[r][w] : sums[r][w]) * factor);
+}
+
 }  // namespace
