@@ -12,7 +12,6 @@ pytest.importorskip("regard._native", reason="the native core is not built")
 # would outlast the time that `run_python` gives the process.
 SETUP = """
 import os, signal, threading, time, torch, regard, regard._native
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 torch.set_num_threads({threads})
 regard._native.use_own_pool({own_pool})
 def interrupt_soon(after=1.0):
