@@ -19,6 +19,8 @@ STAGES = (
     {"engines"},
     {
         "attention",
+        "gradients",
+        "statistic_gradients",
         "torch_drop_in",
         "weights",
         "transposed_weights",
