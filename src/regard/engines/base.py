@@ -59,8 +59,8 @@ class HasBackward(Engine, Protocol):
     ) -> Gradients:
         """Gradients of query, key, value, the bias's parameter and the sink logits, as far as wanted.
 
-        `grad_entropy` `[B, Hq, N]` times −(log P + 1) is added to the gradient of P; what the entropy means for
-        the denominator is the caller's to add to `grad_logsumexp`. Not with dropout.
+        `grad_entropy` `[B, Hq, N]` times −(log P + 1) is added to the gradient of P; what the entropy means
+        for the denominator is the caller's to add to `grad_logsumexp`. Not with dropout.
         """
 
 
