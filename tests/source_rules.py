@@ -21,6 +21,7 @@ STAGES = (
         "attention",
         "gradients",
         "statistic_gradients",
+        "slicing",
         "torch_drop_in",
         "weights",
         "transposed_weights",

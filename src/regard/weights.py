@@ -18,10 +18,9 @@ from torch import Tensor
 from regard import asking
 from regard import statistics as questions
 from regard.asking import Keys
-from regard.autocast import without_autocast
 from regard.biases import Bias
 from regard.compiling import outside_graphs
-from regard.engines import Engine, choose, engine_name, has_rows
+from regard.engines import Engine, choose, engine_name
 from regard.errors import ArgumentError, ArgumentTypeError, StaleWeightsError, TooLargeError
 from regard.gradients import detached, inputs_of
 from regard.indexing import Selection, select
@@ -29,15 +28,12 @@ from regard.masks import Mask
 from regard.online_softmax import Normalizer
 from regard.problem import Layout, Problem, prepare
 from regard.products import finite_rows
-from regard.scores import load_query, score
+from regard.slicing import form
 from regard.statistic_gradients import DIFFERENTIABLE, with_gradient
 from regard.transposed_weights import TransposedWeights
 from regard.versions import version_of
 
 MAX_BYTES = 2**30
-
-# Rows computed on demand are formed in blocks of about this many logits.
-_BLOCK_LOGITS = 1 << 20
 
 
 class AttentionWeights:
@@ -171,7 +167,8 @@ class AttentionWeights:
     def entropy(self) -> Tensor:
         """−Σⱼ Pᵢⱼ log Pᵢⱼ over keys, in nats, `[..., Hq, N]`. Carries gradients, in linear memory.
 
-        >>> (loss - 0.01 * w.entropy().mean()).backward()  # rewards attention that stays spread
+        >>> out, w = regard.attention(q.requires_grad_(), k, v, return_weights=True)
+        >>> (out.square().mean() - 0.01 * w.entropy().mean()).backward()  # rewards attention that is spread
         """
         return self._one(questions.Entropy())
 
@@ -329,46 +326,8 @@ class AttentionWeights:
                 f"this slice of the weights, {selection.shape}, would take {n_bytes:,} bytes, more than "
                 f"`max_bytes` = {max_bytes:,}: ask for fewer rows, or for a statistic"
             )
-        width = selection.last - selection.first
-        numbers = selection.rows.flatten().to(self.device)
-        result = torch.empty((len(numbers), *selection.shape[selection.rows.dim() :]), dtype=self.dtype)
-        result = result.to(self.device)
-        heads, order = (numbers // max(1, problem.n_queries)).sort(stable=True)
-        present, counts = heads.unique_consecutive(return_counts=True)
-        whole = isinstance(selection.columns, slice) and selection.columns == slice(None)
-        for one, where in zip(present.tolist(), order.split(counts.tolist()), strict=True):
-            item, head = divmod(one, problem.num_heads)
-            for some in where.split(max(1, _BLOCK_LOGITS // max(1, width))):
-                rows = numbers[some] % problem.n_queries
-                start, stop = int(some[0]), int(some[-1]) + 1
-                # The sort is stable: rows that come one after the other fill a piece of the result.
-                piece = result[start:stop] if stop - start == len(some) and whole else None
-                block = self._rows(item, head, rows, selection.first, selection.last, weights, piece)
-                if block is not piece:
-                    result[some] = block[:, selection.columns]
-        return result.view(selection.shape)
-
-    def _rows(
-        self, item: int, head: int, rows: Tensor, first: int, last: int, weights: bool, out: Tensor | None
-    ) -> Tensor:
-        """Some rows of one head, `[R, last − first]`: in `out`, where it is given and the engine can."""
-        if has_rows(self._engine):
-            if out is None:
-                out = torch.empty((len(rows), last - first), dtype=self.dtype, device=self.device)
-            normalizer = self._normalizer if weights else None
-            self._engine.rows(self._problem, normalizer, item, head, rows, slice(first, last), out)
-            return out
-        key_head = head // self._problem.group_size
-        batch, heads, key_heads = (slice(i, i + 1) for i in (item, head, key_head))
-        logits = _logits(self._problem.select(batch, key_heads, heads), rows, first, last)
-        if weights:
-            logits = self._normalizer.select(batch, heads, rows).weights(logits)
-        return logits[0, 0, :, : last - first]
-
-
-@without_autocast
-def _logits(problem: Problem, rows: Tensor, first: int, last: int) -> Tensor:
-    return score(problem, load_query(problem, rows), rows, first, last, whole=False).logits
+        normalizer = self._normalizer if weights else None
+        return form(self._engine, problem, normalizer, selection)
 
 
 @outside_graphs
