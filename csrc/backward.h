@@ -19,6 +19,7 @@ struct Backward {
   Tensor grad_output;     // `[batch, query_heads, n_queries, value_dim]`, any strides
   Tensor output;          // what forward gave, likewise
   Tensor grad_logsumexp;  // rows, float32, any strides; null data: it has no gradient
+  Tensor grad_entropy;    // likewise: of -log p_j, weighed by p_j. Not with dropout: it is of the weights before that
   const float *shift = nullptr, *denominator = nullptr;  // rows, as forward gave them
   float* grad_query = nullptr;                           // shaped like query, key and value
   float* grad_key = nullptr;

@@ -28,6 +28,17 @@ Tensor vectors(nb::handle object, const Problem& p, const char* name) {
   return tensor;
 }
 
+/// A float32 number for each row, of any strides; null data for None.
+Tensor numbers(nb::handle object, const Shape& rows, const char* name) {
+  Tensor tensor;
+  if (object.is_none()) return tensor;
+  const View view = view_of(object);
+  if (view.kind != Kind::f32 || !has_shape(view, rows)) refuse_tensor(name, "must be float32 [batch, heads, queries]");
+  tensor.data = view.data;
+  for (int d = 0; d < 3; ++d) tensor.stride[d] = view.stride[d];
+  return tensor;
+}
+
 /// A gradient shaped like the bias's parameter, and for whom there is one of each.
 void take_bias(const Problem& p, Backward& b, nb::handle grad_bias) {
   if (grad_bias.is_none()) return;
@@ -56,8 +67,8 @@ void take_bias(const Problem& p, Backward& b, nb::handle grad_bias) {
 }
 
 void backward(const BoundProblem& problem, nb::handle output, nb::handle shift, nb::handle denominator,
-              nb::handle grad_output, nb::handle grad_logsumexp, nb::handle grad_query, nb::handle grad_key,
-              nb::handle grad_value, nb::handle grad_bias, nb::handle grad_sinks, int threads) {
+              nb::handle grad_output, nb::handle grad_logsumexp, nb::handle grad_entropy, nb::handle grad_query,
+              nb::handle grad_key, nb::handle grad_value, nb::handle grad_bias, nb::handle grad_sinks, int threads) {
   const Problem& p = problem.get();
   const Shape rows = {p.batch, p.query_heads, p.n_queries};
   Backward b;
@@ -65,14 +76,9 @@ void backward(const BoundProblem& problem, nb::handle output, nb::handle shift, 
   b.grad_output = vectors(grad_output, p, "grad_output");
   b.shift = floats_of(shift, rows, "shift");
   b.denominator = floats_of(denominator, rows, "denominator");
-  if (!grad_logsumexp.is_none()) {
-    const View view = view_of(grad_logsumexp);
-    if (view.kind != Kind::f32 || !has_shape(view, rows)) {
-      refuse_tensor("grad_logsumexp", "must be float32 [batch, heads, queries]");
-    }
-    b.grad_logsumexp.data = view.data;
-    for (int d = 0; d < 3; ++d) b.grad_logsumexp.stride[d] = view.stride[d];
-  }
+  b.grad_logsumexp = numbers(grad_logsumexp, rows, "grad_logsumexp");
+  b.grad_entropy = numbers(grad_entropy, rows, "grad_entropy");
+  if (b.grad_entropy.data && p.drop_below) refuse_tensor("grad_entropy", "is of weights before dropout, which is on");
   b.grad_query = floats_of(grad_query, {p.batch, p.query_heads, p.n_queries, p.head_dim}, "grad_query");
   b.grad_key = floats_of(grad_key, {p.batch, p.key_heads, p.n_keys, p.head_dim}, "grad_key");
   b.grad_value = floats_of(grad_value, {p.batch, p.key_heads, p.n_keys, p.value_dim}, "grad_value");
@@ -89,8 +95,8 @@ void backward(const BoundProblem& problem, nb::handle output, nb::handle shift, 
 
 void bind_backward(nb::module_& module) {
   module.def("backward", backward, "problem"_a, "output"_a, "shift"_a, "denominator"_a, "grad_output"_a,
-             "grad_logsumexp"_a.none(), "grad_query"_a.none(), "grad_key"_a.none(), "grad_value"_a.none(),
-             "grad_bias"_a.none(), "grad_sinks"_a.none(), "threads"_a);
+             "grad_logsumexp"_a.none(), "grad_entropy"_a.none(), "grad_query"_a.none(), "grad_key"_a.none(),
+             "grad_value"_a.none(), "grad_bias"_a.none(), "grad_sinks"_a.none(), "threads"_a);
 }
 
 }  // namespace regard

@@ -19,6 +19,9 @@ STAGES = (
     {"engines"},
     {
         "attention",
+        "gradients",
+        "statistic_gradients",
+        "slicing",
         "torch_drop_in",
         "weights",
         "transposed_weights",

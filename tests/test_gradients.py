@@ -245,7 +245,7 @@ def test_every_other_answer_is_detached(engine: str) -> None:
     out, w = regard.attention(*leaves(widest_dtype(engine)), return_weights=True, engine=engine)
     assert out.requires_grad
     assert w.logsumexp.requires_grad
-    for answer in (w[0, 0], w.to_dense(), w.entropy(), w.received(), w.max_logit(), w.top_keys(2)[0]):
+    for answer in (w[0, 0], w.to_dense(), w.distance(), w.received(), w.max_logit(), w.top_keys(2)[0]):
         assert not answer.requires_grad
 
 

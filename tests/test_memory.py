@@ -88,6 +88,10 @@ CALLS = {
         "'entropy', 'received', 'max_logit', 'max_weight', 'distance', 'diagonals',"
         " top_keys=8, pooled=(64, 64), mass=slice(0, 4))"
     ),
+    "gradients of entropy and mass": (
+        "w = attention(*inputs(N, requires_grad=True), masks.causal(), return_weights=True)[1];"
+        "(w.entropy() + w.mass(slice(0, 99))).sum().backward()"
+    ),
     "products and slices": (
         "w = attention(*inputs(N), masks.causal(), return_weights=True)[1];"
         "w @ torch.ones(N, 4); w.mT @ torch.ones(N, 4); w[0, 0, -4:]; repr(w); w._repr_html_()"

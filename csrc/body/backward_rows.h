@@ -21,10 +21,12 @@ struct RowGroup {
   float* grad_rows;      // [lanes][value stride], likewise
   float* grad_query;     // [dim][lanes], without the scale
   float *base, *inverse, *delta;  // [lanes], see BackwardWork
+  float* grad_entropy;   // [lanes], if there is one: the gradient of each pair's base - logit, whose rest is in delta
   float* weights;        // [kPartKeys][lanes]: weights after dropout; -0 for a pair that takes no part
   float* slopes;         // [kPartKeys][lanes]: gradients of logits, then of scores; 0 for such a pair
   i64 first, last;       // what the group reaches of the part at work, in multiples of kRows from the chunk's first key
   Live live[kPartKeys / kRows];  // of those keys
+  bool has_entropy;      // there is a gradient of the entropy
   bool whole;            // every row may attend all of the chunk
   int special_queries, special_grads;  // how many rows are not finite, and which lanes they are
   u8 special_query[kGroup], special_grad[kGroup];
@@ -50,6 +52,7 @@ inline void take_rows(const Problem& p, RowGroup& r, Arena& arena) {
   r.base = arena.take<float>(kGroup);
   r.inverse = arena.take<float>(kGroup);
   r.delta = arena.take<float>(kGroup);
+  r.grad_entropy = arena.take<float>(kGroup);
   r.weights = arena.take<float>(kPartKeys * kGroup);
   r.slopes = arena.take<float>(kPartKeys * kGroup);
 }
@@ -102,6 +105,7 @@ inline void begin_rows(const Problem& p, const BackwardWork& work, const Units& 
   Group& g = r.g;
   const i64 key_stride = stride_of(p.head_dim), value_stride = stride_of(p.value_dim);
   if (!r.whole) read_masks(p, g);
+  r.has_entropy = b.grad_entropy.data != nullptr;
   r.special_queries =
       load_rows(r, p.query, p.head_dim, key_stride, units.query_factor, g.query, r.query_rows, r.special_query);
   r.special_grads = 0;
@@ -110,13 +114,19 @@ inline void begin_rows(const Problem& p, const BackwardWork& work, const Units& 
         load_rows(r, b.grad_output, p.value_dim, value_stride, 1, r.grad_output, r.grad_rows, r.special_grad);
   for (int lane = 0; lane < g.lanes(); lane++) {
     if (lane >= g.rows) {  // weighs nothing
-      r.base[lane] = r.inverse[lane] = r.delta[lane] = 0;
+      r.base[lane] = r.inverse[lane] = r.delta[lane] = r.grad_entropy[lane] = 0;
       continue;
     }
     const i64 at = (g.item * p.query_heads + r.heads[lane]) * p.n_queries + r.queries[lane];
     r.base[lane] = work.base[at];
     r.inverse[lane] = work.inverse[at];
     r.delta[lane] = work.delta[at];
+    if (b.grad_entropy.data) {
+      // d(-p log p)/dp = -log p - 1, where -log p is (base - logit) - log(inverse).
+      const float gradient = *(const float*)address(b.grad_entropy, g.item, r.heads[lane], r.queries[lane]);
+      r.grad_entropy[lane] = gradient;
+      r.delta[lane] += gradient * (1 + __builtin_logf(r.inverse[lane]));
+    }
   }
   if (b.grad_query)
     for (i64 i = 0; i < key_stride * g.vectors; i++) store(r.grad_query + i * kVector, splat(0.0f));

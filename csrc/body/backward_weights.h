@@ -78,9 +78,10 @@ REGARD_INLINE F no_part() { return splat(-0.0f); }
 constexpr u32 kTakesNone = 0x80000000;
 REGARD_INLINE I takes_none(F weight) { return (I)weight == splat((i32)kTakesNone); }
 
-/// Logits in place to weights.
+/// Logits in place to weights. `entropy`, where given, takes what the entropy adds to the gradient of each weight, apart
+/// from what is in delta.
 template <int W>
-inline void to_weights(const RowGroup& r, const Units&, i64 keys, float* s) {
+inline void to_weights(const RowGroup& r, const Units&, i64 keys, float* s, float* entropy) {
   F minus[W], inverse[W];
   for (int w = 0; w < W; w++) minus[w] = -load(r.base + w * kVector), inverse[w] = load(r.inverse + w * kVector);
   for (i64 k = 0; k < keys; k++)
@@ -88,7 +89,12 @@ inline void to_weights(const RowGroup& r, const Units&, i64 keys, float* s) {
       float* at = s + (k * W + w) * kVector;
       const F score = load(at);
       // Selected, not computed: in a row that is spoiled the formula gives NaN.
-      store(at, score == splat(-kInfinity) ? no_part() : exp_of(score + minus[w]) * inverse[w]);
+      const F weight = score == splat(-kInfinity) ? no_part() : exp_of(score + minus[w]) * inverse[w];
+      store(at, weight);
+      if (!entropy) continue;
+      // A weight that is 0 has no share, and its logit may be as far away as numbers go.
+      const F part = load(r.grad_entropy + w * kVector) * -(score + minus[w]);
+      store(entropy + (k * W + w) * kVector, weight == splat(0.0f) ? splat(0.0f) : part);
     }
 }
 
@@ -131,7 +137,8 @@ inline void differentiate(const Problem& p, const Units& units, const Chunk& c, 
   to_logits<W>(p, units, r.g, first, first + inside, cut, s, rooms.buffer);
   // Columns past the chunk's last are padding: excluded like any other.
   for (i64 i = inside * W; i < keys * W; i++) store(s + i * kVector, splat(-kInfinity));
-  to_weights<W>(r, units, keys, s);
+  const bool entropy = of_logits && r.has_entropy;
+  to_weights<W>(r, units, keys, s, entropy ? r.slopes : nullptr);
   if (p.drop_below) drop_weights<W>(p, r, first, keys, s, r.weights);
   if (!of_logits) return;
   F delta[W];
@@ -142,6 +149,12 @@ inline void differentiate(const Problem& p, const Units& units, const Chunk& c, 
     products<W>(values, c.value_stride, r.grad_output, p.value_dim, keys, r.live, [&](i64 at, int w, F x) {
       const F weight = load(s + at);
       store(r.slopes + at, takes_none(weight) ? splat(0.0f) : fma(load(r.weights + at), x, -(weight * delta[w])));
+    });
+  else if (entropy)
+    products<W>(values, c.value_stride, r.grad_output, p.value_dim, keys, r.live, [&](i64 at, int w, F x) {
+      const F weight = load(s + at);
+      const F gradient = x + load(r.slopes + at) - delta[w];
+      store(r.slopes + at, takes_none(weight) ? splat(0.0f) : weight * gradient);
     });
   else
     products<W>(values, c.value_stride, r.grad_output, p.value_dim, keys, r.live, [&](i64 at, int w, F x) {

@@ -49,6 +49,7 @@ def backward(
     denominator: Tensor,
     grad_output: Tensor,
     grad_logsumexp: Tensor | None,
+    grad_entropy: Tensor | None,
     grad_query: Tensor | None,
     grad_key: Tensor | None,
     grad_value: Tensor | None,
@@ -58,8 +59,9 @@ def backward(
 ) -> None:
     """Fill the gradients that are not None, contiguous float32, each shaped like what it belongs to.
 
-    `output` and `grad_output` are `[B, Hq, N, Ev]` in the query's dtype and `grad_logsumexp` is float32 `[B, Hq, N]`, of any
-    strides; `shift` and `denominator` are those of the forward pass. A dense `grad_bias` is added to.
+    `output` and `grad_output` are `[B, Hq, N, Ev]` in the query's dtype, `grad_logsumexp` and `grad_entropy` are float32
+    `[B, Hq, N]`, of any strides; `shift` and `denominator` are those of the forward pass. A dense `grad_bias` is
+    added to. `grad_entropy` times −(log p + 1) is added to the gradient of each weight p; not with dropout.
     """
 
 def fold(

@@ -1,9 +1,8 @@
-"""The public functions of attention, and how they take part in autograd."""
+"""The public functions of attention."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal, overload
 
 import torch
@@ -12,19 +11,13 @@ from torch import Tensor
 from regard import online_softmax
 from regard.autocast import as_autocast_has_it
 from regard.biases import Bias
-from regard.compiling import (
-    outside_graphs,
-    refuse_tangents,
-    seen_from_outside,
-    stand_for_others,
-    transformed,
-)
-from regard.engines import Engine, HasBackward, Wanted, choose, has_backward
+from regard.compiling import outside_graphs, seen_from_outside, stand_for_others
+from regard.engines import choose
 from regard.errors import ArgumentError, ArgumentTypeError, EngineError
+from regard.gradients import attend
 from regard.masks import Mask
-from regard.online_softmax import Normalizer
 from regard.opaque import attend as attend_opaquely
-from regard.problem import Problem, prepare
+from regard.problem import prepare
 from regard.short_way import briefly
 from regard.weights import AttentionWeights
 
@@ -161,7 +154,7 @@ def attention(
     if torch.compiler.is_compiling() or seen_from_outside(query, key, value, by_torch=engine == "reference"):
         return attend_opaquely(query, key, value, mask, engine=engine, **options)
     problem, layout = prepare(query, key, value, mask, **options)
-    output, _, _ = _attend(choose(engine, problem), problem)
+    output, _, _ = attend(choose(engine, problem), problem)
     return layout.restore(output)
 
 
@@ -181,8 +174,8 @@ def _with_weights(
         )
     problem, layout = prepare(query, key, value, mask, **options)
     chosen = choose(engine, problem)
-    output, logsumexp, normalizer = _attend(chosen, problem)
-    weights = AttentionWeights(_detached(problem), chosen, normalizer, layout, logsumexp)
+    output, logsumexp, normalizer = attend(chosen, problem)
+    weights = AttentionWeights(problem, chosen, normalizer, layout, logsumexp)
     return layout.restore(output), weights
 
 
@@ -228,110 +221,3 @@ def merge(
     if sink_logits is not None and sink_logits.shape != (heads,):
         raise ArgumentError(f"`sink_logits` must have shape ({heads},), got {tuple(sink_logits.shape)}")
     return online_softmax.merge(parts, sink_logits)
-
-
-def _attend(engine: Engine, problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
-    """Output, logsumexp (both with gradients where asked for) and normalizer."""
-    inputs = _inputs(problem)
-    if not has_backward(engine):
-        return engine.forward(problem)
-    refuse_tangents(inputs)
-    if any(tensor is not None and transformed(tensor) for tensor in inputs):
-        raise EngineError(
-            "this engine does not support weights inside a transform of torch.func: leave out "
-            '`return_weights`, or use engine="reference"'
-        )
-    if not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)):
-        return engine.forward(problem)
-    output, logsumexp, *parts = _Attention.apply(  # type: ignore[no-untyped-call]
-        engine, _detached(problem), *inputs
-    )
-    return output, logsumexp, Normalizer(*parts)
-
-
-def _inputs(problem: Problem) -> list[Tensor | None]:
-    """The tensors that gradients flow to."""
-    bias = None if problem.bias is None else problem.bias.parameter
-    return [problem.query, problem.key, problem.value, bias, problem.sink_logits]
-
-
-def _with_inputs(problem: Problem, inputs: Sequence[Tensor | None]) -> Problem:
-    """The problem with these in place of its tensors; None leaves a placeholder where one is needed."""
-    query, key, value, bias, sink_logits = inputs
-    nothing = problem.query.new_empty(0)
-    return replace(
-        problem,
-        query=nothing if query is None else query,
-        key=nothing if key is None else key,
-        value=value,
-        bias=None
-        if problem.bias is None
-        else replace(problem.bias, parameter=nothing if bias is None else bias),
-        sink_logits=sink_logits,
-    )
-
-
-def _detached(problem: Problem) -> Problem:
-    """The problem cut off from autograd: its tensors share storage and version with the caller's."""
-    return _with_inputs(problem, [None if t is None else t.detach() for t in _inputs(problem)])
-
-
-class _Attention(torch.autograd.Function):
-    """One node in the graph: saves the inputs, the output and each row's normalizer, all O(N)."""
-
-    @staticmethod
-    def forward(ctx: Any, engine: Any, problem: Problem, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-        output, logsumexp, normalizer = engine.forward(problem)
-        parts = normalizer.maximum, normalizer.shift, normalizer.denominator
-        # Tensors are kept by autograd alone, which watches them for changes and lets checkpointing drop them.
-        ctx.engine, ctx.problem = engine, _with_inputs(problem, [None] * len(inputs))
-        ctx.save_for_backward(*inputs, problem.sets.dense, output, *parts)
-        ctx.mark_non_differentiable(*parts)
-        ctx.set_materialize_grads(False)
-        return output, logsumexp, *parts
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        *inputs, _, output, maximum, shift, denominator = ctx.saved_tensors
-        grad_output, grad_logsumexp = gradients[:2]
-        if grad_output is None and grad_logsumexp is None:
-            return (None,) * (2 + len(inputs))
-        result = _Gradient.apply(  # type: ignore[no-untyped-call]
-            ctx.engine,
-            _with_inputs(ctx.problem, [None if t is None else t.detach() for t in inputs]),
-            output.detach(),
-            Normalizer(maximum, shift, denominator),
-            torch.zeros_like(output) if grad_output is None else grad_output,
-            grad_logsumexp,
-            Wanted(*ctx.needs_input_grad[2:]),
-            *inputs,
-        )
-        cast = (
-            None if g is None or t is None else g.to(t.dtype) for g, t in zip(result, inputs, strict=True)
-        )
-        return None, None, *cast
-
-
-class _Gradient(torch.autograd.Function):
-    """The backward pass as a node of its own, which says why it cannot be differentiated again."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        engine: HasBackward,
-        problem: Problem,
-        output: Tensor,
-        normalizer: Normalizer,
-        grad_output: Tensor,
-        grad_logsumexp: Tensor | None,
-        wanted: Wanted,
-        *inputs: Tensor | None,
-    ) -> tuple[Tensor | None, ...]:
-        g = engine.backward(problem, output, normalizer, grad_output, grad_logsumexp, wanted)
-        return g.query, g.key, g.value, g.bias, g.sink_logits
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        raise EngineError(
-            'this engine gives first derivatives only: for a derivative of a gradient use engine="reference"'
-        )

@@ -72,6 +72,11 @@ class Normalizer:
         weights = logits.sub_(self.shift.unsqueeze(-1)).exp_().div_(self.divisor.unsqueeze(-1))
         return weights if excluded is None else weights.masked_fill_(excluded, 0)
 
+    def surprise(self, logits: Tensor, weights: Tensor) -> Tensor:
+        """−log p = log(denominator) − (s − shift), and 0 for a weight of 0, for 0 · log 0 is 0."""
+        surprise = self.divisor.log().unsqueeze(-1) - (logits - self.shift.unsqueeze(-1))
+        return surprise.masked_fill_(weights == 0, 0)
+
 
 def init(shape: tuple[int, ...], value_dim: int, dtype: torch.dtype, device: torch.device) -> State:
     """Nothing seen yet."""

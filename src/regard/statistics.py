@@ -93,13 +93,10 @@ class PerRow(Statistic):
 
 
 class Entropy(PerRow):
-    """−Σⱼ Pᵢⱼ log Pᵢⱼ in nats, over keys: log P = (s − shift) − log(denominator)."""
+    """−Σⱼ Pᵢⱼ log Pᵢⱼ in nats, over keys."""
 
     def of(self, tile: WeightTile) -> Tensor:
-        shifted = tile.logits - tile.normalizer.shift.unsqueeze(-1)
-        # 0 · log 0 is 0: a weight that is 0 has no share, also where its logit is −∞.
-        surprise = tile.normalizer.divisor.log().unsqueeze(-1) - shifted
-        return (tile.weights * surprise.masked_fill_(tile.weights == 0, 0)).sum(-1)
+        return (tile.weights * tile.normalizer.surprise(tile.logits, tile.weights)).sum(-1)
 
 
 class Distance(PerRow):

@@ -18,24 +18,23 @@ from torch import Tensor
 from regard import asking
 from regard import statistics as questions
 from regard.asking import Keys
-from regard.autocast import lowered, without_autocast
+from regard.autocast import lowered
 from regard.biases import Bias
 from regard.compiling import outside_graphs
-from regard.engines import Engine, choose, engine_name, has_rows
+from regard.engines import Engine, choose, engine_name
 from regard.errors import ArgumentError, ArgumentTypeError, StaleWeightsError, TooLargeError
+from regard.gradients import detached, inputs_of
 from regard.indexing import Selection, select
 from regard.masks import Mask
 from regard.online_softmax import Normalizer
 from regard.problem import Layout, Problem, prepare
 from regard.products import finite_rows
-from regard.scores import load_query, score
+from regard.slicing import form
+from regard.statistic_gradients import DIFFERENTIABLE, with_gradient
 from regard.transposed_weights import TransposedWeights
 from regard.versions import version_of
 
 MAX_BYTES = 2**30
-
-# Rows computed on demand are formed in blocks of about this many logits.
-_BLOCK_LOGITS = 1 << 20
 
 
 class AttentionWeights:
@@ -44,8 +43,9 @@ class AttentionWeights:
     Index it for rows and slices; `w @ x` and `w.mT @ x` multiply without storing it; its methods are exact
     statistics in linear memory, several of them in one pass through `statistics`. Weights are those before
     dropout, in float32 (float64 for float64 inputs). A row that may attend nothing is 0; with a sink, rows
-    sum to less than 1. Answers are detached from autograd, except `logsumexp`. If a tensor it was made from
-    changes in place, it raises `StaleWeightsError`.
+    sum to less than 1. `entropy`, `mass` and `logsumexp` carry gradients to query, key, the bias's tensor and
+    the sink logits, as the call's output does; every other answer is detached from autograd. If a tensor it
+    was made from changes in place, it raises `StaleWeightsError`.
 
     >>> out, w = regard.attention(q, k, v, masks.causal(), return_weights=True)
     >>> w[0, 3, 4000]             # one row, (4096,)
@@ -57,7 +57,10 @@ class AttentionWeights:
     def __init__(
         self, problem: Problem, engine: Engine, normalizer: Normalizer, layout: Layout, logsumexp: Tensor
     ) -> None:
-        self._problem = replace(problem, value=None, dropout_p=0.0)
+        problem = replace(problem, value=None, dropout_p=0.0)
+        self._problem = detached(problem)
+        # What answers with gradients hang on in the graph: None where there is none.
+        self._inputs = inputs_of(problem) if logsumexp.requires_grad else None
         self._engine = engine
         self._normalizer = normalizer
         self._layout = layout
@@ -68,10 +71,13 @@ class AttentionWeights:
         problem = self._problem
         kept = {"query": problem.query, "key": problem.key, "mask": problem.sets.dense}
         kept["bias"] = None if problem.bias is None else problem.bias.parameter
+        kept["sink_logits"] = problem.sink_logits
         return [(name, tensor) for name, tensor in kept.items() if tensor is not None]
 
-    def _current(self) -> Problem:
+    def _current(self, gradients: bool = False) -> Problem:
         for name, tensor, version in self._versions:
+            if name == "sink_logits" and not gradients:  # their share is in the denominators
+                continue
             if version is not None and version_of(tensor) != version:
                 raise StaleWeightsError(
                     f"the `{name}` that these weights are computed from was changed in place since: ask "
@@ -117,20 +123,17 @@ class AttentionWeights:
         return (self[index] for index in range(len(self)))
 
     def detach(self) -> AttentionWeights:
-        """The same weights, whose `logsumexp` holds on to no graph, and so to no value and output."""
-        if not self._logsumexp.requires_grad:
-            return self
-        other = copy.copy(self)
-        other._logsumexp = self._logsumexp.detach()
-        return other
+        """The same weights, whose answers carry no gradients and hold on to no graph, value and output."""
+        return copy.copy(self) if self._logsumexp.requires_grad else self
 
     def __getstate__(self) -> dict[str, Any]:
+        """What copies have of it: they belong to no graph, and count their changes anew."""
         state = self.__dict__ | {"_engine": engine_name(self._engine), "_logsumexp": self._logsumexp.detach()}
-        del state["_versions"]  # copies count their changes anew
+        del state["_inputs"], state["_versions"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(state, _inputs=None)
         self._engine = choose(state["_engine"], self._problem)
         self._versions = [(name, t, version_of(t)) for name, t in self._kept()]
 
@@ -163,7 +166,11 @@ class AttentionWeights:
         return self._kept_answer("max_weight")
 
     def entropy(self) -> Tensor:
-        """−Σⱼ Pᵢⱼ log Pᵢⱼ over keys, in nats, `[..., Hq, N]`."""
+        """−Σⱼ Pᵢⱼ log Pᵢⱼ over keys, in nats, `[..., Hq, N]`. Carries gradients, in linear memory.
+
+        >>> out, w = regard.attention(q.requires_grad_(), k, v, return_weights=True)
+        >>> (out.square().mean() - 0.01 * w.entropy().mean()).backward()  # rewards attention that is spread
+        """
         return self._one(questions.Entropy())
 
     def distance(self) -> Tensor:
@@ -191,7 +198,10 @@ class AttentionWeights:
         return self._one(asking.received(queries, mean, self._problem))
 
     def mass(self, keys: Keys) -> Tensor:
-        """Σ of Pᵢⱼ over a set of keys (a slice, indices or bools `[M]`), `[..., Hq, N]`."""
+        """Σ of Pᵢⱼ over a set of keys (a slice, indices or bools `[M]`), `[..., Hq, N]`. Carries gradients.
+
+        >>> w.mass(slice(0, 4))  # what each query puts on the first four keys
+        """
         return self._one(asking.mass(keys, self._problem))
 
     def pooled(self, rows: int, cols: int) -> Tensor:
@@ -212,7 +222,8 @@ class AttentionWeights:
         """Several answers in ONE pass over the tiles, by name.
 
         Names are "entropy", "received", "max_logit", "max_weight", "distance", "diagonals" and "logsumexp"; a
-        question with an argument is a keyword (`received` then takes the queries).
+        question with an argument is a keyword (`received` then takes the queries). Entropy, mass and
+        logsumexp carry gradients here too.
 
         >>> w.statistics("entropy", "received", top_keys=8, pooled=(64, 64), mass=slice(0, 1)).keys()
         dict_keys(['entropy', 'received', 'top_keys', 'pooled', 'mass'])
@@ -288,14 +299,23 @@ class AttentionWeights:
         return answer
 
     @outside_graphs
-    @torch.no_grad()
     def _fold(self, statistics: list[questions.Statistic]) -> list[Any]:
         problem = self._current()
         if statistics:
-            self._engine.fold(problem, self._normalizer, statistics)
+            with torch.no_grad():
+                self._engine.fold(problem, self._normalizer, statistics)
         restore = self._layout.restore
-        answers = [statistic.end(self._normalizer) for statistic in statistics]
+        answers = [self._answer(statistic) for statistic in statistics]
         return [tuple(map(restore, a)) if isinstance(a, tuple) else restore(a) for a in answers]
+
+    def _answer(self, statistic: questions.Statistic) -> Tensor | tuple[Tensor, Tensor]:
+        """What a statistic that has seen every tile answers, with gradients where it has any."""
+        with torch.no_grad():
+            answer = statistic.end(self._normalizer)
+        if self._inputs is None or not torch.is_grad_enabled() or not isinstance(statistic, DIFFERENTIABLE):
+            return answer
+        problem = self._current(gradients=True)
+        return with_gradient(self._engine, problem, self._normalizer, self._inputs, statistic)
 
     @outside_graphs
     @torch.no_grad()
@@ -307,46 +327,8 @@ class AttentionWeights:
                 f"this slice of the weights, {selection.shape}, would take {n_bytes:,} bytes, more than "
                 f"`max_bytes` = {max_bytes:,}: ask for fewer rows, or for a statistic"
             )
-        width = selection.last - selection.first
-        numbers = selection.rows.flatten().to(self.device)
-        result = torch.empty((len(numbers), *selection.shape[selection.rows.dim() :]), dtype=self.dtype)
-        result = result.to(self.device)
-        heads, order = (numbers // max(1, problem.n_queries)).sort(stable=True)
-        present, counts = heads.unique_consecutive(return_counts=True)
-        whole = isinstance(selection.columns, slice) and selection.columns == slice(None)
-        for one, where in zip(present.tolist(), order.split(counts.tolist()), strict=True):
-            item, head = divmod(one, problem.num_heads)
-            for some in where.split(max(1, _BLOCK_LOGITS // max(1, width))):
-                rows = numbers[some] % problem.n_queries
-                start, stop = int(some[0]), int(some[-1]) + 1
-                # The sort is stable: rows that come one after the other fill a piece of the result.
-                piece = result[start:stop] if stop - start == len(some) and whole else None
-                block = self._rows(item, head, rows, selection.first, selection.last, weights, piece)
-                if block is not piece:
-                    result[some] = block[:, selection.columns]
-        return result.view(selection.shape)
-
-    def _rows(
-        self, item: int, head: int, rows: Tensor, first: int, last: int, weights: bool, out: Tensor | None
-    ) -> Tensor:
-        """Some rows of one head, `[R, last − first]`: in `out`, where it is given and the engine can."""
-        if has_rows(self._engine):
-            if out is None:
-                out = torch.empty((len(rows), last - first), dtype=self.dtype, device=self.device)
-            normalizer = self._normalizer if weights else None
-            self._engine.rows(self._problem, normalizer, item, head, rows, slice(first, last), out)
-            return out
-        key_head = head // self._problem.group_size
-        batch, heads, key_heads = (slice(i, i + 1) for i in (item, head, key_head))
-        logits = _logits(self._problem.select(batch, key_heads, heads), rows, first, last)
-        if weights:
-            logits = self._normalizer.select(batch, heads, rows).weights(logits)
-        return logits[0, 0, :, : last - first]
-
-
-@without_autocast
-def _logits(problem: Problem, rows: Tensor, first: int, last: int) -> Tensor:
-    return score(problem, load_query(problem, rows), rows, first, last, whole=False).logits
+        normalizer = self._normalizer if weights else None
+        return form(self._engine, problem, normalizer, selection)
 
 
 @outside_graphs

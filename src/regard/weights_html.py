@@ -5,6 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
     from regard.weights import AttentionWeights
 
@@ -13,6 +15,7 @@ _HEADS = 6
 _MOST_WEIGHTS = 1 << 25  # beyond this many, drawing would keep a notebook waiting
 
 
+@torch.no_grad()
 def summary(weights: AttentionWeights) -> str:
     """An HTML fragment without scripts."""
     shape = " × ".join(str(size) for size in weights.shape)

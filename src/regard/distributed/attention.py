@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.attention import _detached, _inputs, _with_inputs
 from regard.biases import Bias
 from regard.compiling import outside_graphs
 from regard.distributed import computing
@@ -19,6 +18,7 @@ from regard.distributed.groups import ProcessGroups, resolve
 from regard.distributed.shards import Asked, Share, take_share
 from regard.distributed.weights import ShardedWeights
 from regard.engines import Wanted
+from regard.gradients import detached, inputs_of, with_inputs
 from regard.masks import Mask
 from regard.online_softmax import Normalizer
 
@@ -154,13 +154,13 @@ def attention(
     output = share.layout.restore(output)
     if not return_weights:
         return output
-    share = replace(share, problem=replace(_detached(share.problem), value=None, dropout_p=0.0))
+    share = replace(share, problem=replace(detached(share.problem), value=None, dropout_p=0.0))
     return output, ShardedWeights(share, normalizer, logsumexp)
 
 
 def _attend(share: Share) -> tuple[Tensor, Tensor, Normalizer]:
-    inputs = _inputs(share.problem)
-    share = replace(share, problem=_detached(share.problem))
+    inputs = inputs_of(share.problem)
+    share = replace(share, problem=detached(share.problem))
     if not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)):
         return computing.forward(share)
     output, logsumexp, *parts = _ShardedAttention.apply(share, *inputs)  # type: ignore[no-untyped-call]
@@ -174,7 +174,7 @@ class _ShardedAttention(torch.autograd.Function):
     def forward(ctx: Any, share: Share, *inputs: Tensor | None) -> tuple[Tensor, ...]:
         output, logsumexp, normalizer = computing.forward(share)
         parts = normalizer.maximum, normalizer.shift, normalizer.denominator
-        ctx.share = replace(share, problem=_with_inputs(share.problem, [None] * len(inputs)))
+        ctx.share = replace(share, problem=with_inputs(share.problem, [None] * len(inputs)))
         ctx.save_for_backward(*inputs, share.problem.sets.dense, output, *parts)
         ctx.mark_non_differentiable(*parts)
         ctx.set_materialize_grads(False)
@@ -184,7 +184,7 @@ class _ShardedAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         *inputs, _, output, maximum, shift, denominator = ctx.saved_tensors
-        share = replace(ctx.share, problem=_with_inputs(ctx.share.problem, inputs))
+        share = replace(ctx.share, problem=with_inputs(ctx.share.problem, inputs))
         agree(share.group, f"the gradients of attention (call {share.number})", {})
         grad_output, grad_logsumexp = gradients[:2]
         found = computing.backward(

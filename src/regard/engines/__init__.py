@@ -14,7 +14,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regard.engines import native, reference, tiled
-from regard.engines.base import Engine, Gradients, HasBackward, HasRows, Wanted, has_backward, has_rows
+from regard.engines.base import (
+    Engine,
+    Gradients,
+    HasBackward,
+    HasRows,
+    Wanted,
+    has_backward,
+    has_matrix,
+    has_rows,
+)
 from regard.engines.native import backward as native_backward
 from regard.engines.native import fold as native_fold
 from regard.errors import ArgumentError
@@ -32,6 +41,7 @@ __all__ = [
     "choose",
     "engine_name",
     "has_backward",
+    "has_matrix",
     "has_rows",
 ]
 

@@ -55,8 +55,20 @@ class HasBackward(Engine, Protocol):
         grad_output: Tensor,
         grad_logsumexp: Tensor | None,
         wanted: Wanted,
+        grad_entropy: Tensor | None = None,
     ) -> Gradients:
-        """Gradients of query, key, value, the bias's parameter and the sink logits, as far as wanted."""
+        """Gradients of query, key, value, the bias's parameter and the sink logits, as far as wanted.
+
+        `grad_entropy` `[B, Hq, N]` times −(log P + 1) is added to the gradient of P; what the entropy means
+        for the denominator is the caller's to add to `grad_logsumexp`. Not with dropout.
+        """
+
+
+class HasMatrix(Engine, Protocol):
+    """An engine that holds the whole matrix, and that torch differentiates, any number of times."""
+
+    def matrix(self, problem: Problem) -> Tensor:
+        """The weights `[B, Hq, N, M]`, with gradients."""
 
 
 class HasRows(Engine, Protocol):
@@ -81,6 +93,11 @@ class HasRows(Engine, Protocol):
 def has_rows(engine: Engine) -> TypeGuard[HasRows]:
     """Whether it is such an engine."""
     return hasattr(engine, "rows")
+
+
+def has_matrix(engine: Engine) -> TypeGuard[HasMatrix]:
+    """Whether it is such an engine."""
+    return hasattr(engine, "matrix")
 
 
 def has_backward(engine: Engine) -> TypeGuard[HasBackward]:

@@ -44,10 +44,16 @@ def fold(problem: Problem, normalizer: Normalizer, statistics: Sequence[Statisti
         statistic.add(shown)
 
 
-def _attend(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Output and logsumexp, in the order of the conventions.
+@without_autocast
+def matrix(problem: Problem) -> Tensor:
+    """The weights `[B, Hq, N, M]`, before dropout, with gradients of any order."""
+    return softmax(*_logits(problem))
 
-    Scores × scale → softcap → + bias → mask → sink → softmax (→ dropout) → weighted sum.
+
+def _logits(problem: Problem) -> tuple[Tensor, Tensor | None]:
+    """The logits, in the order of the conventions, and the sink's, `[1, Hq, 1, 1]`.
+
+    Scores × scale → softcap → + bias → mask.
     """
     dtype = problem.compute_dtype
     rows, columns = slice(0, problem.n_queries), slice(0, problem.n_keys)
@@ -63,14 +69,20 @@ def _attend(problem: Problem) -> tuple[Tensor, Tensor]:
         logits = logits + bias
     logits = logits.masked_fill(~allowed, -torch.inf)
     sink = None if problem.sink_logits is None else problem.sink_logits.to(dtype).view(1, -1, 1, 1)
+    return logits, sink
+
+
+def _attend(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Output and logsumexp: sink → softmax (→ dropout) → weighted sum."""
+    logits, sink = _logits(problem)
     logsumexp = _logsumexp(logits, sink)
     if problem.value is None:
         return problem.query[..., :0], logsumexp
     weights = softmax(logits, sink)
     if problem.dropout_p > 0:
-        kept = problem.kept(rows, columns)
+        kept = problem.kept(slice(0, problem.n_queries), slice(0, problem.n_keys))
         weights = weights * kept / (1 - problem.dropout_p) if problem.dropout_p < 1 else weights * 0
-    value = problem.value.to(dtype).repeat_interleave(problem.group_size, 1)
+    value = problem.value.to(problem.compute_dtype).repeat_interleave(problem.group_size, 1)
     return weighted_sum(weights, value, logits != -torch.inf).to(problem.dtype), logsumexp
 
 

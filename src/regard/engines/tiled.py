@@ -111,11 +111,13 @@ def backward(
     grad_output: Tensor,
     grad_logsumexp: Tensor | None,
     wanted: Wanted,
+    grad_entropy: Tensor | None = None,
 ) -> Gradients:
     """The gradients that are wanted, accumulated in the computing dtype.
 
     With P̃ the weights after dropout: dV = P̃ᵀ dO, dP = dO Vᵀ (dropped alike), dS = P (dP − D) where
-    D = Σ dO · O − d logsumexp, dQ = scale dS K and dK = scale dSᵀ Q.
+    D = Σ dO · O − d logsumexp, dQ = scale dS K and dK = scale dSᵀ Q. `grad_entropy` times −(log P + 1) is
+    added to dP.
     """
     dtype = problem.compute_dtype
     delta = (grad_output.to(dtype) * output.to(dtype)).sum(-1)
@@ -138,6 +140,7 @@ def backward(
         given = _Given(
             grad_output=grad_output[batch, heads],
             delta=delta[batch, heads],
+            grad_entropy=_some(grad_entropy, batch, heads),
             finite_query=_some(finite_query, batch, heads),
             finite_key=_some(finite_key, batch, key_heads),
             finite_grad_output=_some(finite_grad, batch, heads),
@@ -164,6 +167,7 @@ class _Given:
 
     grad_output: Tensor
     delta: Tensor
+    grad_entropy: Tensor | None
     finite_query: Tensor | None
     finite_key: Tensor | None
     finite_grad_output: Tensor | None
@@ -198,6 +202,9 @@ def _backward_rows(
         grad_weights = matmul(grad_output, load(problem.value, columns, dtype).mT)
         if factor is not None:
             grad_weights = grad_weights * factor
+        if given.grad_entropy is not None:
+            surprise = normalizer.surprise(tile.logits, weights)
+            grad_weights = grad_weights + given.grad_entropy[:, :, rows].unsqueeze(-1) * (surprise - 1)
         excluded = ~tile.allowed
         grad_logits = (weights * (grad_weights - delta)).masked_fill_(excluded, 0)
         if problem.bias is not None and found.bias is not None:

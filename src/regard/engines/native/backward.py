@@ -21,10 +21,12 @@ def backward(
     grad_output: Tensor,
     grad_logsumexp: Tensor | None,
     wanted: Wanted,
+    grad_entropy: Tensor | None = None,
 ) -> Gradients:
     """The gradients that are wanted, float32, each shaped like what it belongs to.
 
-    `output` and `grad_output` are `[B, Hq, N, Ev]` and `grad_logsumexp` is `[B, Hq, N]`, of any strides.
+    `output` and `grad_output` are `[B, Hq, N, Ev]`, `grad_logsumexp` and `grad_entropy` are `[B, Hq, N]`, of
+    any strides. `grad_entropy` times −(log P + 1) is added to the gradient of P.
     Raises EngineError for what `native.refusal` names, and KeyboardInterrupt within about a second of Ctrl-C.
     """
     native.check(problem)
@@ -42,6 +44,7 @@ def backward(
         _plain(normalizer.denominator, torch.float32).contiguous(),
         _plain(grad_output, problem.dtype),
         None if grad_logsumexp is None else _plain(grad_logsumexp, torch.float32),
+        None if grad_entropy is None else _plain(grad_entropy, torch.float32),
         gradients.query,
         gradients.key,
         gradients.value,
