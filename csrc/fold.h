@@ -14,7 +14,7 @@ namespace regard {
 
 struct Kernels;
 
-/// What turns a row's logits into weights, `[batch, query_heads, n_queries]` each, contiguous, natural units:
+/// What turns a row's logits into weights, `[batch, query_heads, n_queries]` each, contiguous, in nats:
 /// exp(logit - shift) / denominator, and 0 where the denominator is.
 struct RowNormalizer {
   const float *shift = nullptr, *denominator = nullptr;

@@ -19,7 +19,7 @@ struct Block {
   std::int64_t first_key, last_key;  // columns
 };
 
-/// Where a block that sees only part of the keys leaves its results, to be merged: `rows` of each, base-2 units.
+/// Where a block that sees only part of the keys leaves its results, to be merged: `rows` of each.
 struct Partial {
   float* maximum;      // [rows]
   float* denominator;  // [rows]

@@ -70,7 +70,7 @@ struct Problem {
   REGARD_INLINE std::int64_t rows() const { return group_size() * n_queries; }
 };
 
-/// What the forward pass fills. All but `output` are `[batch, query_heads, n_queries]`, contiguous, natural units.
+/// What the forward pass fills. All but `output` are `[batch, query_heads, n_queries]`, contiguous.
 struct Forward {
   Tensor output;                 // `[batch, query_heads, n_queries, value_dim]`, unit last stride
   float* maximum = nullptr;      // largest logit over keys; -inf in an empty row

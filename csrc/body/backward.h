@@ -52,10 +52,10 @@ inline bool await_rows(const BackwardWork& work, const Group& g, i64 first_colum
 
 /// What a part of the chunk gives to one group and its bias, and what the group brings to the part.
 template <int W>
-inline void part_of_group(const Problem& p, const BackwardWork& work, const Units& units, RowGroup& r, bool cut,
+inline void part_of_group(const Problem& p, const BackwardWork& work, RowGroup& r, bool cut,
                           BackwardRooms& rooms) {
   const Backward& b = *work.backward;
-  differentiate<W>(p, units, rooms.chunk, r, cut, b.of_logits(), rooms.part);
+  differentiate<W>(p, rooms.chunk, r, cut, b.of_logits(), rooms.part);
   if (!b.of_logits()) return;
   const i64 first = rooms.chunk.first + r.first;
   if (b.grad_bias)
@@ -86,7 +86,7 @@ inline void add_special_rows(const Problem& p, const BackwardWork& work, const R
 }
 
 /// A part of the chunk, from its key `first` to `last`, against `n` groups.
-inline void part_of_chunk(const Problem& p, const BackwardWork& work, const Units& units, i64 first, i64 last, int n,
+inline void part_of_chunk(const Problem& p, const BackwardWork& work, i64 first, i64 last, int n,
                           BackwardRooms& rooms) {
   Chunk& c = rooms.chunk;
   Part values[kTogether], keys[kTogether];
@@ -100,9 +100,9 @@ inline void part_of_chunk(const Problem& p, const BackwardWork& work, const Unit
       r.last = round_up(reached.last - c.first, kRows);
       const i64 end = min(c.first + r.last, c.last);
       const bool cut = reached.cut || c.first + r.first != reached.first || end != reached.last;
-      if (r.g.vectors == 1) part_of_group<1>(p, work, units, r, cut, rooms);
-      else if (r.g.vectors == 2) part_of_group<2>(p, work, units, r, cut, rooms);
-      else part_of_group<kColumns>(p, work, units, r, cut, rooms);
+      if (r.g.vectors == 1) part_of_group<1>(p, work, r, cut, rooms);
+      else if (r.g.vectors == 2) part_of_group<2>(p, work, r, cut, rooms);
+      else part_of_group<kColumns>(p, work, r, cut, rooms);
       from = min(from, r.first);
       to = max(to, r.last);
     }
@@ -146,15 +146,14 @@ inline int gather(const Problem& p, const BackwardWork& work, const BackwardTask
 /// All the rows of the task. False: interrupted.
 inline bool all_rows(const Problem& p, const BackwardWork& work, const BackwardTask& task, i64 first_group,
                      i64 last_group, BackwardRooms& rooms) {
-  const Units units(p);
   const Chunk& c = rooms.chunk;
   for (i64 group = last_group; group > first_group;) {
     if (regard::interrupted()) return false;
     const int n = gather(p, work, task, group, first_group, rooms);
     if (n < 0) return false;
-    for (int i = 0; i < n; i++) begin_rows(p, work, units, rooms.rows[i]);
+    for (int i = 0; i < n; i++) begin_rows(p, work, rooms.rows[i]);
     for (i64 first = 0; first < c.last - c.first && n; first += kPartKeys)
-      part_of_chunk(p, work, units, first, min(first + kPartKeys, c.last - c.first), n, rooms);
+      part_of_chunk(p, work, first, min(first + kPartKeys, c.last - c.first), n, rooms);
     if (!work.backward->grad_query) continue;
     for (int i = 0; i < n; i++) {
       const RowGroup& r = rooms.rows[i];

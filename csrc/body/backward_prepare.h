@@ -7,7 +7,7 @@ namespace {
 namespace gradients {
 
 /// The row's normalizer such that weights are e^(logit - base) * inverse.
-inline void weigh(const Units&, float shift, float denominator, float& base, float& inverse) {
+inline void weigh(float shift, float denominator, float& base, float& inverse) {
   base = shift;
   inverse = denominator == 0 ? 0.0f : 1.0f / denominator;
 }
@@ -34,7 +34,6 @@ inline std::size_t prepare_backward_scratch(const Problem& p) {
 inline void prepare_backward(const Problem& p, const BackwardWork& work, i64 item, i64 key_head, i64 first, i64 last,
                              void* scratch) {
   const Backward& b = *work.backward;
-  const Units units(p);
   Arena arena{(char*)scratch};
   Group g;
   take_masks(p, g, arena);
@@ -51,7 +50,7 @@ inline void prepare_backward(const Problem& p, const BackwardWork& work, i64 ite
     for (int lane = 0; lane < g.rows; lane++) {
       const i64 head = heads[lane], query = queries[lane];
       const i64 at = (item * p.query_heads + head) * p.n_queries + query;
-      weigh(units, b.shift[at], b.denominator[at], work.base[at], work.inverse[at]);
+      weigh(b.shift[at], b.denominator[at], work.base[at], work.inverse[at]);
       float delta = 0;
       if (p.value_dim)
         delta = dot(row_of(b.grad_output, item, head, query), row_of(b.output, item, head, query), p.value_dim, rows);

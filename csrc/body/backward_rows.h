@@ -100,14 +100,14 @@ inline int load_rows(const RowGroup& r, const Tensor& t, i64 dim, i64 stride, fl
 }
 
 /// Load what a placed group brings along, and begin its dQ.
-inline void begin_rows(const Problem& p, const BackwardWork& work, const Units& units, RowGroup& r) {
+inline void begin_rows(const Problem& p, const BackwardWork& work, RowGroup& r) {
   const Backward& b = *work.backward;
   Group& g = r.g;
   const i64 key_stride = stride_of(p.head_dim), value_stride = stride_of(p.value_dim);
   if (!r.whole) read_masks(p, g);
   r.has_entropy = b.grad_entropy.data != nullptr;
   r.special_queries =
-      load_rows(r, p.query, p.head_dim, key_stride, units.query_factor, g.query, r.query_rows, r.special_query);
+      load_rows(r, p.query, p.head_dim, key_stride, query_sign(p), g.query, r.query_rows, r.special_query);
   r.special_grads = 0;
   if (p.value_dim)
     r.special_grads =

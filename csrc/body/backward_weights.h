@@ -81,7 +81,7 @@ REGARD_INLINE I takes_none(F weight) { return (I)weight == splat((i32)kTakesNone
 /// Logits in place to weights. `entropy`, where given, takes what the entropy adds to the gradient of each weight, apart
 /// from what is in delta.
 template <int W>
-inline void to_weights(const RowGroup& r, const Units&, i64 keys, float* s, float* entropy) {
+inline void to_weights(const RowGroup& r, i64 keys, float* s, float* entropy) {
   F minus[W], inverse[W];
   for (int w = 0; w < W; w++) minus[w] = -load(r.base + w * kVector), inverse[w] = load(r.inverse + w * kVector);
   for (i64 k = 0; k < keys; k++)
@@ -121,7 +121,7 @@ inline void drop_weights(const Problem& p, const RowGroup& r, i64 first, i64 key
 
 /// The weights of a part and, if `of_logits`, the gradients of its logits.
 template <int W>
-inline void differentiate(const Problem& p, const Units& units, const Chunk& c, RowGroup& r, bool cut, bool of_logits,
+inline void differentiate(const Problem& p, const Chunk& c, RowGroup& r, bool cut, bool of_logits,
                           PartRooms& rooms) {
   const i64 keys = r.last - r.first, first = c.first + r.first, inside = min(c.first + r.last, c.last) - first;
   // Without dropout the weights serve both dV and the slopes, which go to a place of their own.
@@ -134,11 +134,11 @@ inline void differentiate(const Problem& p, const Units& units, const Chunk& c, 
       const F bend = softcapped(load(s + i) * splat(__builtin_fabsf(p.scale)), p.softcap);
       store(rooms.bent + i, splat(1.0f) - bend * bend);
     }
-  to_logits<W>(p, units, r.g, first, first + inside, cut, s, rooms.buffer);
+  to_logits<W>(p, r.g, first, first + inside, cut, s, rooms.buffer);
   // Columns past the chunk's last are padding: excluded like any other.
   for (i64 i = inside * W; i < keys * W; i++) store(s + i * kVector, splat(-kInfinity));
   const bool entropy = of_logits && r.has_entropy;
-  to_weights<W>(r, units, keys, s, entropy ? r.slopes : nullptr);
+  to_weights<W>(r, keys, s, entropy ? r.slopes : nullptr);
   if (p.drop_below) drop_weights<W>(p, r, first, keys, s, r.weights);
   if (!of_logits) return;
   F delta[W];

@@ -273,7 +273,6 @@ inline std::size_t few_scratch(const Problem& p, i64) {
 inline void forward_few(const Problem& p, const Forward& out, const Block& block, const Partial* partial,
                         void* scratch) {
   Arena arena{(char*)scratch};
-  const Units units(p);
   Few f = take_few(p, arena);
   f.item = block.item;
   f.key_head = block.key_head;
@@ -290,7 +289,7 @@ inline void forward_few(const Problem& p, const Forward& out, const Block& block
       continue;
     }
     unpack(row_of(p.query, f.item, f.head(p, r), f.query_row(p, r)), p.head_dim, f.dim, query);
-    for (i64 d = 0; d < f.dim; d++) query[d] *= units.query_factor;
+    for (i64 d = 0; d < f.dim; d++) query[d] *= query_sign(p);
     f.maximum[r] = -kInfinity;
     f.sum[r] = 0;
     i32 *starts = f.starts + r * slots, *ends = f.ends + r * slots;
@@ -329,7 +328,7 @@ inline void forward_few(const Problem& p, const Forward& out, const Block& block
       continue;
     }
     const i64 head = f.head(p, r), query = f.query_row(p, r);
-    const float factor = normalise(p, out, units, f.item, head, query, f.maximum[r], f.sum[r]);
+    const float factor = normalise(p, out, f.item, head, query, f.maximum[r], f.sum[r]);
     if (p.value_dim)
       pack(row, factor, p.value_dim, (void*)address(out.output, f.item, head, query), out.output.dtype);
   }

@@ -122,7 +122,7 @@ inline void attend(const Problem& p, Group& g, const Tile& t, const Reach& reach
 }
 
 /// A group's results: normalised to where they belong, or as they are to a partial.
-inline void finish(const Problem& p, const Forward& out, const Units& units, const Group& g, const Partial* partial,
+inline void finish(const Problem& p, const Forward& out, const Group& g, const Partial* partial,
                    i64 block_row, Working& work) {
   const i64 padded = round_up(value_rows_of(p), kVector), lanes = g.lanes();
   for (int w = 0; w < g.vectors; w++) {
@@ -144,7 +144,7 @@ inline void finish(const Problem& p, const Forward& out, const Units& units, con
         continue;
       }
       const i64 head = g.head(p, lane), query = g.query_row(p, lane);
-      const float factor = normalise(p, out, units, g.item, head, query, g.maximum[lane], g.sum[lane]);
+      const float factor = normalise(p, out, g.item, head, query, g.maximum[lane], g.sum[lane]);
       if (p.value_dim)
         pack(row, factor, p.value_dim, (void*)address(out.output, g.item, head, query), out.output.dtype);
     }
@@ -171,11 +171,10 @@ inline void forward_as(const Problem& p, const Forward& out, const Block& block,
   const i64 n_groups = (block.last_row - block.first_row + kGroup - 1) / kGroup;
   Group* groups = arena.take<Group>(n_groups);
   Reach* reaches = arena.take<Reach>(n_groups);
-  const Units units(p);
   const i64 value_rows = value_rows_of(p);
   for (i64 i = 0; i < n_groups; i++) {
     groups[i] = take_group(p, value_rows, arena);
-    begin(p, groups[i], block.item, block.key_head, block.first_row + i * kGroup, block.last_row, units.query_factor,
+    begin(p, groups[i], block.item, block.key_head, block.first_row + i * kGroup, block.last_row, query_sign(p),
           value_rows, work.row);
 #ifdef REGARD_BF16_PAIRS
     if constexpr (Kind::kDepth == 2) pair_query(p, groups[i]);
@@ -203,7 +202,7 @@ inline void forward_as(const Problem& p, const Forward& out, const Block& block,
       else attend<Kind, kColumns>(p, g, tile, r, work);
     }
   }
-  for (i64 i = 0; i < n_groups; i++) finish(p, out, units, groups[i], partial, block.first_row, work);
+  for (i64 i = 0; i < n_groups; i++) finish(p, out, groups[i], partial, block.first_row, work);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include "math.h"
 #include "rows.h"
-#include "units.h"
+#include "normalise.h"
 
 namespace {
 

@@ -155,7 +155,7 @@ inline void scaled_to_logits(const Problem& p, const Group& g, i64 first, i64 la
 
 /// Raw products to logits in place, likewise.
 template <int W>
-inline void to_logits(const Problem& p, const Units&, const Group& g, i64 first, i64 last, bool cut, float* s,
+inline void to_logits(const Problem& p, const Group& g, i64 first, i64 last, bool cut, float* s,
                       float* buffer) {
   const F scale = splat(__builtin_fabsf(p.scale));
   for (i64 i = 0; i < (last - first) * W; i++) store(s + i * kVector, load(s + i * kVector) * scale);

@@ -3,14 +3,13 @@
 
 #include "math.h"
 #include "rows.h"
-#include "units.h"
+#include "normalise.h"
 
 namespace {
 
 /// `partials[s]` holds the rows of the block over split s.
 inline void merge(const Problem& p, const Forward& out, const Block& block, const Partial* partials, i64 splits,
                   void* scratch) {
-  const Units units(p);
   float* row = (float*)scratch;
   for (i64 r = block.first_row; r < block.last_row; r++) {
     const i64 at = r - block.first_row;
@@ -32,7 +31,7 @@ inline void merge(const Problem& p, const Forward& out, const Block& block, cons
       for (i64 e = 0; e < p.value_dim; e++) row[e] += weight * from[e];
     }
     const i64 head = block.key_head * p.group_size() + r % p.group_size(), query = r / p.group_size();
-    const float factor = normalise(p, out, units, block.item, head, query, maximum, sum);
+    const float factor = normalise(p, out, block.item, head, query, maximum, sum);
     if (p.value_dim)
       pack(row, factor, p.value_dim, (void*)address(out.output, block.item, head, query), out.output.dtype);
   }

@@ -1,30 +1,18 @@
-// The units in which a kernel keeps scores, and the way back to natural ones.
+// The end of a row: from its running maximum and sum to its normalizer.
 //
 // Scores are natural logits, and a weight is e^(logit - reference): exactly 1 at the largest, whatever the instruction set
-// rounds where, and with room for a bias as large as floats go.
+// rounds where, and with room for a bias as large as floats go. The scale's size is taken after the product, its sign before.
 #pragma once
 
 #include "base.h"
 
 namespace {
 
-struct Units {
-  bool natural;         // s is already a natural logit
-  float c;              // to base 2
-  float natural_scale;  // s times this is the natural logit
-  float query_factor;   // on the query: the sign of the scale, or the scale itself where s is natural
-
-  explicit Units(const Problem& p) {
-    natural = true;
-    c = kLog2E;
-    natural_scale = 1.0f;
-    query_factor = p.scale < 0 ? -1.0f : 1.0f;
-  }
-};
+REGARD_INLINE float query_sign(const Problem& p) { return p.scale < 0 ? -1.0f : 1.0f; }
 
 /// One row's normalizer, written where it belongs, from its running maximum and sum.
 /// Returns the factor that turns its unnormalised output into the output.
-REGARD_INLINE float normalise(const Problem& p, const Forward& out, const Units&, i64 item, i64 head, i64 query,
+REGARD_INLINE float normalise(const Problem& p, const Forward& out, i64 item, i64 head, i64 query,
                               float maximum, float sum) {
   const bool nothing = maximum == -kInfinity;
   const float reference = nothing ? 0.0f : maximum;
