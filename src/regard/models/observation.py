@@ -106,7 +106,7 @@ def _like_sdpa(call: HeardCall, seen: Observation, reader: MaskReader) -> Observ
         # The first tokens into a preallocated cache: the slots after them are not keys yet.
         seen = seen.first_keys(min(n_queries, n_keys))
         seen = replace(seen, mask=masks.causal(), query_start=None if n_keys >= n_queries else 0)
-        return _with_position_bias(call, seen)
+        return _with_options(call, seen)
     return _like_eager(call, seen, reader)
 
 
@@ -133,9 +133,7 @@ def _like_eager(call: HeardCall, seen: Observation, reader: MaskReader) -> Obser
     """The mask says everything; softcap, then bias and mask, then the sink."""
     n_queries, n_keys = seen.query.shape[-2], seen.key.shape[-2]
     read = reader.read(call.attention_mask, n_queries, n_keys)
-    seen = _masked(seen, _without_unused_slots(call, read, n_queries, n_keys))
-    seen = replace(seen, softcap=call.options.get("softcap") or None, sink_logits=_sinks(call, seen))
-    return _with_position_bias(call, seen)
+    return _with_options(call, _masked(seen, _without_unused_slots(call, read, n_queries, n_keys)))
 
 
 def _eager(call: HeardCall, seen: Observation, reader: MaskReader) -> Observation:
@@ -176,6 +174,12 @@ def _masked(seen: Observation, read: ReadMask) -> Observation:
     if read.sets is None:
         return replace(seen, bias=read.bias)
     return replace(seen.first_keys(read.sets.intervals.n_keys), mask=Rows(read.sets), bias=read.bias)
+
+
+def _with_options(call: HeardCall, seen: Observation) -> Observation:
+    """What is said beside the mask: softcap, sinks and a position bias."""
+    seen = replace(seen, softcap=call.options.get("softcap") or None, sink_logits=_sinks(call, seen))
+    return _with_position_bias(call, seen)
 
 
 def _with_position_bias(call: HeardCall, seen: Observation) -> Observation:
