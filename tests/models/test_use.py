@@ -200,6 +200,18 @@ def test_a_watched_generation_that_regard_computes_joins_to_its_steps():
         torch.testing.assert_close(joined.to_dense(), expected, atol=1e-5, rtol=1e-4)
 
 
+def test_positions_of_a_knock_out_count_the_keys_that_a_sliding_cache_holds():
+    model = small.mistral()
+    options = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
+    with regard.use(model, mask={MIDDLE: ~masks.sinks(1)}), regard.watch(model, layers=MIDDLE) as recording:
+        model.generate(IDS, **options)
+    assert [call.weights.shape[-1] for call in recording] == [13, 4, 4, 4]
+    for call in recording:
+        dense = call.weights.to_dense()
+        assert not dense[..., 0].any()
+        assert (dense[..., -1, 1:].sum(-1) > 0.99).all()
+
+
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_a_backward_pass_in_the_block_gives_the_models_gradients(checkpointed, computed):
     model = small.llama()
@@ -236,6 +248,26 @@ def test_a_function_that_does_more_than_it_is_told_is_not_replaced():
     finally:
         del AttentionInterface._global_mapping["gated"]
         del transformers.AttentionMaskInterface._global_mapping["gated"]
+
+
+def test_a_models_own_function_runs_only_at_the_first_call_of_a_module():
+    calls = []
+
+    def counting_attention(*args, **kwargs):
+        calls.append(kwargs)
+        return AttentionInterface()["sdpa"](*args, **kwargs)
+
+    AttentionInterface.register("counting", counting_attention)
+    transformers.AttentionMaskInterface.register("counting", transformers.masking_utils.sdpa_mask)
+    try:
+        model = small.llama()
+        with implementation(model, "counting"), regard.use():
+            for _ in range(3):
+                model(IDS)
+    finally:
+        del AttentionInterface._global_mapping["counting"]
+        del transformers.AttentionMaskInterface._global_mapping["counting"]
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from regard.attention import attention
@@ -50,7 +51,8 @@ OF_NO_CONCERN = {
     "use_cache",
 }
 # Attention functions that transformers' models share; they do what their name says.
-_SHARED = "transformers.integrations."
+_SHARED = ("transformers.integrations.", "regard.")
+_verified: WeakKeyDictionary[nn.Module, frozenset[tuple[Any, frozenset[str]]]] = WeakKeyDictionary()
 
 # Masks are read once for all layers, in whatever thread.
 _masks = MaskReader()
@@ -86,11 +88,14 @@ def compute(call: HeardCall, *, keep_normalizer: bool) -> tuple[HeardCall, Tenso
 def verify(call: HeardCall, function: Callable[..., Any]) -> None:
     """Raise `ModelError` unless a call's arguments explain what the model's own `function` computes of them.
 
-    Functions that transformers' models share, and regard's own, need no such check.
+    Asked once of a module and of the options it gives; functions that transformers' models share, and
+    regard's own, need no such check.
     """
-    if str(getattr(function, "__module__", "")).startswith((_SHARED, "regard.")):
+    given = frozenset(name for name, value in call.options.items() if value is not None)
+    known = _verified.get(call.module, frozenset())
+    if getattr(function, "__module__", "").startswith(_SHARED) or (function, given) in known:
         return
-    options = call.options | ({"dropout": 0.0} if "dropout" in call.options else {})
+    options = call.options | ({"dropout": 0.0} if "dropout" in given else {})
     try:
         answer = function(call.module, call.query, call.key, call.value, call.attention_mask, **options)
         seen = observe(replace(call, besides=None), _masks)
@@ -98,6 +103,7 @@ def verify(call: HeardCall, function: Callable[..., Any]) -> None:
             require_agreement(seen, answer[0])
     except RegardError as error:
         raise _refusal(call, error) from error
+    _verified[call.module] = known | {(function, given)}
 
 
 def _check_options(call: HeardCall) -> None:

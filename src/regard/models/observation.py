@@ -13,6 +13,7 @@ from regard import masks
 from regard.biases import dense as dense_bias
 from regard.errors import ModelError
 from regard.masks.base import Mask
+from regard.masks.compiled import Frame
 from regard.models.flash_mask import combined, flash_mask, packed, window
 from regard.models.heard import HeardCall
 from regard.models.mask_tensors import MaskReader, ReadMask
@@ -91,7 +92,15 @@ def observe(call: HeardCall, reader: MaskReader) -> Observation:
     )
     seen = Observation(query, key, value, scale=call.options.get("scaling"))
     seen = _RULES.get(family(call.implementation), _like_sdpa)(call, seen, reader)
-    return replace(seen, mask=combined(seen.mask, call.besides))
+    return seen if call.besides is None else _besides(seen, call.besides)
+
+
+def _besides(seen: Observation, besides: Mask) -> Observation:
+    """With a further mask, whose positions are those of this call, wherever its keys are kept later on."""
+    n_queries, n_keys = seen.query.shape[-2], seen.key.shape[-2]
+    frame = Frame.of(n_queries, n_keys, seen.query_start, 0, seen.query.device, seen.query.shape[0])
+    both = besides if seen.mask is None else seen.mask & besides
+    return replace(seen, mask=Rows(both.compile(frame)))
 
 
 def family(implementation: str) -> str:

@@ -34,10 +34,10 @@ def use(
     """Have attention computed with regard in the block, in whatever thread, whatever a model is set to.
 
     What a call carries (masks, windows, packing, softcap, sinks, biases, dropout) means what it means to the
-    model's own implementation, or is refused with a sentence. The function of a model's own file is run once
-    more beside each call, and compared. Gradients flow; run the backward pass inside of the block as well,
-    where parts of the model are recomputed in it. Nested blocks add up: masks all apply, the innermost engine
-    computes. `watch` works inside and around it, and sees the weights that are computed with.
+    model's own implementation, or is refused with a sentence. An attention function of a model's own file is
+    also run at a module's first call, and must agree. Gradients flow; run the backward pass inside of the
+    block as well, where it computes parts of the model again. Nested blocks add up: masks all apply, and the
+    innermost engine computes. `watch` works inside and around it, and sees the weights that are computed with.
 
     Args:
         model: a Hugging Face transformers model, or any module that holds some; None means every model.
