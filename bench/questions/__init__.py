@@ -17,6 +17,7 @@ ORDER = (
     "training",
     "statistics",
     "exact_rows",
+    "models",
     "watching",
     "memory_growth",
     "distributed",

@@ -2,7 +2,7 @@
 
 from regard import biases, checks, distributed, errors, masks, nn, reference
 from regard.attention import attention, merge
-from regard.models import watch
+from regard.models import register, use, watch
 from regard.recording import Recording
 from regard.torch_drop_in import scaled_dot_product_attention
 from regard.weights import AttentionWeights
@@ -21,6 +21,8 @@ __all__ = [
     "merge",
     "nn",
     "reference",
+    "register",
     "scaled_dot_product_attention",
+    "use",
     "watch",
 ]

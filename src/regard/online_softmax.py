@@ -58,6 +58,10 @@ class Normalizer:
         """Whether NaN or +∞ has got into some row."""
         return not bool((self.shift + self.denominator).isfinite().all())
 
+    def clone(self) -> Normalizer:
+        """A copy that owns its tensors."""
+        return Normalizer(self.maximum.clone(), self.shift.clone(), self.denominator.clone())
+
     def select(self, batch: slice, heads: slice, rows: slice | Tensor = slice(None)) -> Normalizer:
         """The part for some batch items, heads and rows."""
         parts = (t[batch, heads][:, :, rows] for t in (self.maximum, self.shift, self.denominator))

@@ -9,7 +9,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 from models.dense import predicate_mask
 from regard.errors import ModelError
 from regard.masks.compiled import Frame
-from regard.models.huggingface import HeardCall
+from regard.models.heard import HeardCall
 from regard.models.mask_tensors import MaskReader
 from regard.models.observation import observe
 

@@ -5,37 +5,13 @@ import torch
 import transformers
 from transformers.modeling_utils import AttentionInterface
 
+from models import small
 from models.eager import assert_rows_equal, assert_statistics_equal, eager_weights, implementation
+from models.small import IDS, LEFT_PADDING, build
 from regard import masks
 from regard.errors import ModelError
 from regard.models import watch
 from regard.recording.parts import Parts
-
-SMALL = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-IDS = torch.arange(3, 3 + 2 * 13).view(2, 13)
-LEFT_PADDING = torch.tensor([[0, 0, 0] + [1] * 10, [1] * 13])
-
-
-def build(kind, config, *, factor=6, **changes):
-    """A model with matrices large enough that its attention is far from uniform."""
-    torch.manual_seed(0)
-    model = getattr(transformers, kind)(getattr(transformers, config)(**(SMALL | changes))).eval()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.mul_(factor)
-    return model
 
 
 def watched(model, inputs, kernel):
@@ -54,7 +30,7 @@ def parts(call):
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_plain_decoder(kernel, padded):
-    model = build("LlamaForCausalLM", "LlamaConfig")
+    model = small.llama()
     inputs = {"input_ids": IDS} | ({"attention_mask": LEFT_PADDING} if padded else {})
     live = LEFT_PADDING if padded else torch.ones_like(IDS)
     for call, expected in zip(watched(model, inputs, kernel), eager_weights(model, **inputs), strict=True):
@@ -65,7 +41,7 @@ def test_a_plain_decoder(kernel, padded):
 
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])
 def test_a_sliding_window(kernel):
-    model = build("MistralForCausalLM", "MistralConfig", sliding_window=4)
+    model = small.mistral()
     inputs = {"input_ids": IDS, "attention_mask": LEFT_PADDING}
     for call, expected in zip(watched(model, inputs, kernel), eager_weights(model, **inputs), strict=True):
         assert_rows_equal(call.weights, expected, LEFT_PADDING)
@@ -92,7 +68,7 @@ def test_a_window_slides_over_a_generation(kernel, cache, window):
 
 
 def test_softcap_and_window_of_gemma():
-    model = build("Gemma2ForCausalLM", "Gemma2Config", sliding_window=4, attn_logit_softcapping=1.5)
+    model = small.gemma()
     inputs = {"input_ids": IDS, "attention_mask": LEFT_PADDING}
     recording = watched(model, inputs, "eager")
     for call, expected in zip(recording, eager_weights(model, **inputs), strict=True):
@@ -102,9 +78,7 @@ def test_softcap_and_window_of_gemma():
 
 
 def test_sinks_take_their_share_in_gpt_oss():
-    model = build(
-        "GptOssForCausalLM", "GptOssConfig", num_local_experts=2, num_experts_per_tok=1, sliding_window=4
-    )
+    model = small.gpt_oss()
     inputs = {"input_ids": IDS, "attention_mask": LEFT_PADDING}
     recording = watched(model, inputs, "eager")
     for call, expected in zip(recording, eager_weights(model, **inputs), strict=True):
@@ -112,14 +86,9 @@ def test_sinks_take_their_share_in_gpt_oss():
         assert call.weights.to_dense().sum(-1)[1].max() < 1 - 1e-6
 
 
-def small_t5():
-    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
-    return build("T5ForConditionalGeneration", "T5Config", decoder_start_token_id=0, factor=2, **sizes)
-
-
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])
 def test_position_bias_and_attention_to_an_encoder(kernel):
-    model = small_t5()
+    model = small.t5()
     inputs = {"input_ids": IDS, "attention_mask": LEFT_PADDING.flip(-1), "decoder_input_ids": IDS[:, :6]}
     recording = watched(model, inputs, kernel)
     with implementation(model, "eager"):
@@ -137,7 +106,7 @@ def test_position_bias_and_attention_to_an_encoder(kernel):
 
 
 def test_the_encoder_of_a_generation_is_part_of_its_first_step():
-    model = small_t5()
+    model = small.t5()
     with watch(model) as recording:
         model.generate(IDS, max_new_tokens=4, min_new_tokens=4, do_sample=False)
     assert {call.step for call in recording if call.module.startswith("encoder")} == {0}
@@ -149,7 +118,7 @@ def test_the_encoder_of_a_generation_is_part_of_its_first_step():
 
 
 def test_a_prompt_into_an_empty_preallocated_cache_has_no_keys_after_it():
-    model = build("LlamaForCausalLM", "LlamaConfig")
+    model = small.llama()
     cache = transformers.StaticCache(config=model.config, max_cache_len=40)
     with watch(model) as recording:
         model(IDS, cache=cache)
@@ -161,7 +130,7 @@ def test_a_prompt_into_an_empty_preallocated_cache_has_no_keys_after_it():
 
 
 def test_beams_that_change_places_are_recorded_but_do_not_join():
-    model = build("LlamaForCausalLM", "LlamaConfig")
+    model = small.llama()
     with watch(model) as recording:
         model.generate(IDS, max_new_tokens=8, min_new_tokens=8, num_beams=3, do_sample=False)
     assert [call.step for call in recording[::2]] == list(range(8))
@@ -170,7 +139,7 @@ def test_beams_that_change_places_are_recorded_but_do_not_join():
 
 
 def test_a_bidirectional_mask_with_holes_stays_exact():
-    model = build("LlamaForCausalLM", "LlamaConfig")
+    model = small.llama()
     allowed = torch.rand(2, 1, 13, 13, generator=torch.Generator().manual_seed(1)) < 0.5
     allowed |= torch.eye(13, dtype=torch.bool)
     with watch(model) as recording:
@@ -180,7 +149,7 @@ def test_a_bidirectional_mask_with_holes_stays_exact():
 
 
 def test_an_additive_mask_is_a_bias_where_it_is_more_than_a_mask():
-    model = build("LlamaForCausalLM", "LlamaConfig")
+    model = small.llama()
     added = torch.randn(1, 1, 13, 13, generator=torch.Generator().manual_seed(1))
     added.masked_fill_(~masks.causal().to_dense(13, 13), torch.finfo(torch.float32).min)
     inputs = {"input_ids": IDS, "attention_mask": added}
@@ -208,7 +177,7 @@ def test_a_function_that_does_more_than_it_is_told_is_refused(change):
     AttentionInterface.register("odd", odd_attention)
     transformers.AttentionMaskInterface.register("odd", transformers.masking_utils.sdpa_mask)
     try:
-        model = build("LlamaForCausalLM", "LlamaConfig")
+        model = small.llama()
         wanted = r"model\.layers\.0\.self_attn.*own output"
         with implementation(model, "odd"), pytest.raises(ModelError, match=wanted), watch(model):
             model(IDS)

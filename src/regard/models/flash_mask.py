@@ -1,6 +1,9 @@
-"""The mask of a FlashAttention call: which keys are real, and options for the rest."""
+"""Who may attend whom where options say it, as FlashAttention has it: windows, packing and real keys."""
 
 from __future__ import annotations
+
+from functools import reduce
+from operator import and_
 
 import torch
 from torch import Tensor
@@ -10,7 +13,7 @@ from regard.errors import ModelError
 from regard.intervals import Intervals
 from regard.masks.base import Mask
 from regard.masks.compiled import KeySets
-from regard.models.huggingface import HeardCall
+from regard.models.heard import HeardCall
 from regard.recording.rows import Rows
 
 
@@ -19,29 +22,43 @@ def flash_mask(call: HeardCall, n_queries: int, n_keys: int, device: torch.devic
 
     A query that is itself padding attends nothing: the kernel never sees it.
     """
-    options = call.options
-    causal = options.get("is_causal")
+    causal = call.options.get("is_causal")
     causal = getattr(call.module, "is_causal", False) if causal is None else causal
-    window = options.get("sliding_window")
-    parts: list[Mask] = [masks.causal()] if causal else []
-    if window is not None and n_keys > window:
-        parts.append(masks.sliding_window(window) if causal else masks.band(window - 1, window - 1))
-    if options.get("cu_seq_lens_q") is not None:
-        parts.append(_packed(options["cu_seq_lens_q"], options.get("cu_seq_lens_k"), n_queries, n_keys))
-    if call.attention_mask is not None:
-        parts.append(_real(call.attention_mask, n_queries, n_keys, device))
-    if not parts:
+    return combined(
+        masks.causal() if causal else None,
+        window(call, n_keys, causal),
+        packed(call, n_queries, n_keys),
+        None if call.attention_mask is None else _real(call.attention_mask, n_queries, n_keys, device),
+    )
+
+
+def combined(*parts: Mask | None) -> Mask | None:
+    """What all of the masks allow; None where there are none."""
+    given = [part for part in parts if part is not None]
+    return reduce(and_, given) if given else None
+
+
+def window(call: HeardCall, n_keys: int, causal: bool) -> Mask | None:
+    """The option `sliding_window`: None where it reaches every key."""
+    size = call.options.get("sliding_window")
+    if size is None or n_keys <= size:
         return None
-    combined = parts[0]
-    for part in parts[1:]:
-        combined = combined & part
-    return combined
+    return masks.sliding_window(size) if causal else masks.band(size - 1, size - 1)
 
 
-def _packed(query_ends: Tensor, key_ends: Tensor | None, n_queries: int, n_keys: int) -> Mask:
+def packed(call: HeardCall, n_queries: int, n_keys: int) -> Mask | None:
+    """The options `cu_seq_lens_q` and `cu_seq_lens_k`: sequences one after another in one batch item."""
+    query_ends, key_ends = (call.options.get(f"cu_seq_lens_{which}") for which in ("q", "k"))
+    if query_ends is None:
+        return None
     if n_queries != n_keys or (key_ends is not None and not torch.equal(query_ends, key_ends)):
         raise ModelError(
             "its packed sequences must have as many queries as keys, got different `cu_seq_lens`"
+        )
+    if int(query_ends[-1]) != n_queries:
+        raise ModelError(
+            f"its packed sequences must fill one batch item of {n_queries} tokens, got `cu_seq_lens` up to "
+            f"{int(query_ends[-1])}"
         )
     return masks.documents(cu_seqlens=query_ends.detach().cpu().long())
 

@@ -1,9 +1,10 @@
-"""Hugging Face transformers: hears every attention call, of any model, while somebody listens.
+"""Hugging Face transformers: every attention call, of any model, is heard, and computed where that is wanted.
 
 Every modern model asks `AttentionInterface` which function computes its attention, and calls that. While
-there are listeners, the function it is given is wrapped: the original runs unchanged and its output goes
-to the model; then the listeners are told what it was called with. Which implementation the model uses,
-its own eager function included, makes no difference, and nothing about the model is touched.
+there are listeners or plans, the function it is given is wrapped. Plans say which calls regard computes; of
+any other, the original runs unchanged and its output goes to the model. Then the listeners are told. Which
+implementation the model uses, its own eager function included, makes no difference, and nothing about the
+model is touched.
 """
 
 from __future__ import annotations
@@ -13,67 +14,79 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
 
 from regard.errors import MissingExtraError
-
-
-@dataclass(frozen=True, eq=False)
-class HeardCall:
-    """One attention call as the model made it, and what its own function answered."""
-
-    module: nn.Module
-    implementation: str
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    attention_mask: Any
-    options: dict[str, Any]
-    output: Tensor
-
+from regard.models.computing import compute, verify
+from regard.models.heard import HeardCall
 
 Listener = Callable[[HeardCall], None]
+# The call with an engine, if it is to be computed with regard; the same call, if it is not.
+Plan = Callable[[HeardCall], HeardCall]
+One = TypeVar("One")
 
 _lock = threading.Lock()
-_listeners: tuple[Listener, ...] = ()
+_listeners: list[Listener] = []
+_plans: list[Plan] = []
 _restore: Callable[[], None] | None = None
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Tell `listener` of every attention call, in whatever thread, until the block ends."""
-    global _listeners, _restore
-    with _lock:
-        if _restore is None:
-            _restore = _install()
-        _listeners = (*_listeners, listener)
-    try:
+    with _among(_listeners, listener, "watching a model"):
         yield
-    finally:
-        with _lock:
-            _listeners = tuple(other for other in _listeners if other is not listener)
-            if not _listeners and _restore is not None:
-                _restore()
-                _restore = None
 
 
-def _install() -> Callable[[], None]:
-    """Wrap what `AttentionInterface` hands out; the returned function undoes it."""
+@contextmanager
+def computing(plan: Plan) -> Iterator[None]:
+    """Ask `plan` how to compute every attention call, in whatever thread, until the block ends.
+
+    Plans are asked in the order of their blocks, each about the call as the one before it left it.
+    """
+    with _among(_plans, plan, "computing in a model"):
+        yield
+
+
+def attention_interface(purpose: str) -> Any:
+    """transformers' `AttentionInterface`, or a sentence that says what `purpose` needs."""
     try:
         from transformers.modeling_utils import AttentionInterface
     except ImportError:
         raise MissingExtraError(
-            "watching a model needs Hugging Face transformers: `pip install regard[hf]`"
+            f"{purpose} needs Hugging Face transformers: `pip install regard[hf]`"
         ) from None
     if not hasattr(AttentionInterface, "get_interface"):
         raise MissingExtraError(
-            "watching a model needs transformers 5 or later: `pip install --upgrade regard[hf]`"
+            f"{purpose} needs transformers 5 or later: `pip install --upgrade regard[hf]`"
         )
-    look_up, get_item = AttentionInterface.get_interface, AttentionInterface.__getitem__
+    return AttentionInterface
+
+
+@contextmanager
+def _among(others: list[One], one: One, purpose: str) -> Iterator[None]:
+    """Wrap attention functions, with `one` among `others`, until the block ends."""
+    global _restore
+    with _lock:
+        if _restore is None:
+            _restore = _install(attention_interface(purpose))
+        others.append(one)
+    try:
+        yield
+    finally:
+        with _lock:
+            others[:] = [other for other in others if other is not one]
+            if not _listeners and not _plans and _restore is not None:
+                _restore()
+                _restore = None
+
+
+def _install(interface: Any) -> Callable[[], None]:
+    """Wrap what `AttentionInterface` hands out; the returned function undoes it."""
+    look_up, get_item = interface.get_interface, interface.__getitem__
 
     def get_interface(self: Any, attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
         return _observed(look_up(self, attn_implementation, default), attn_implementation or "eager")
@@ -81,13 +94,13 @@ def _install() -> Callable[[], None]:
     def getitem(self: Any, key: str) -> Callable[..., Any]:
         return _observed(get_item(self, key), key)
 
-    AttentionInterface.get_interface = get_interface
-    AttentionInterface.__getitem__ = getitem
+    interface.get_interface = get_interface
+    interface.__getitem__ = getitem
 
     def restore() -> None:
-        AttentionInterface.get_interface = look_up
+        interface.get_interface = look_up
         # It was inherited: what belongs to the parent class is found again once ours is gone.
-        del AttentionInterface.__getitem__
+        del interface.__getitem__
 
     return restore
 
@@ -98,12 +111,23 @@ def _observed(function: Callable[..., Any], implementation: str) -> Callable[...
 
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        answer = function(*args, **kwargs)
-        # A graph being traced holds no numbers yet, and a backward pass only repeats calls that were heard.
-        if _listeners and not torch.compiler.is_compiling() and torch._C._current_graph_task_id() == -1:
-            call = _heard(function, implementation, args, kwargs, answer[0])
-            for listener in _listeners:
-                listener(call)
+        # A graph being traced holds no numbers yet, and would outlive the block.
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        call = _heard(function, implementation, args, kwargs)
+        for plan in tuple(_plans):
+            call = plan(call)
+        # A backward pass only repeats calls that were heard.
+        listeners = tuple(_listeners) if torch._C._current_graph_task_id() == -1 else ()
+        if call.engine is None:
+            answer = function(*args, **kwargs)
+            call = replace(call, output=answer[0])
+        else:
+            verify(call, function)
+            call, weights = compute(call, keep_normalizer=bool(listeners))
+            answer = call.output, weights
+        for listener in listeners:
+            listener(call)
         return answer
 
     observed._regard_observed = True  # type: ignore[attr-defined]
@@ -111,11 +135,7 @@ def _observed(function: Callable[..., Any], implementation: str) -> Callable[...
 
 
 def _heard(
-    function: Callable[..., Any],
-    implementation: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    output: Tensor,
+    function: Callable[..., Any], implementation: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> HeardCall:
     """The call with its arguments by name. The first five stand in one order everywhere, the rest do not."""
     leading = ("module", "query", "key", "value", "attention_mask")
@@ -126,4 +146,5 @@ def _heard(
     options = dict(kwargs)
     for name in leading[len(args) :]:
         named[name] = options.pop(name, None)
-    return HeardCall(implementation=implementation, options=options, output=output, **named)
+    engine = getattr(function, "_regard_engine", None)
+    return HeardCall(implementation=implementation, options=options, engine=engine, **named)

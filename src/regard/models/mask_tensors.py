@@ -18,6 +18,9 @@ from regard.versions import version_of
 # Models write the lowest value of their own dtype; float16's is the highest of those.
 EXCLUDED = torch.finfo(torch.float16).min
 
+# Models have a mask for each kind of layer: full, sliding, chunked, and those to an encoder.
+_MOST_KNOWN = 4
+
 
 @dataclass(frozen=True, eq=False)
 class ReadMask:
@@ -45,10 +48,10 @@ class ReadMask:
 
 
 class MaskReader:
-    """Reads masks, and knows again the one it read last: models give every layer the same tensor."""
+    """Reads masks, and knows those again that it read last: models give layers of a kind the same tensor."""
 
     def __init__(self) -> None:
-        self._last: tuple[weakref.ref[Tensor], Any, ReadMask] | None = None
+        self._known: tuple[tuple[weakref.ref[Tensor], Any, ReadMask], ...] = ()
 
     def read(self, mask: Any, n_queries: int, n_keys: int) -> ReadMask:
         """A boolean (True = may attend) or additive mask that broadcasts to `[B, Hq, N, M]`, or a BlockMask.
@@ -57,16 +60,24 @@ class MaskReader:
         """
         if mask is None:
             return ReadMask(None)
-        known = (n_queries, n_keys, version_of(mask) if isinstance(mask, Tensor) else None)
-        # The pieces are read by reference: a thread that loses the race reads the mask again, no more.
-        last = self._last
-        if last is not None and last[0]() is mask and last[1] == known and known[2] is not None:
-            return last[2]
+        version = version_of(mask) if isinstance(mask, Tensor) else None
+        # What inference mode makes does not serve outside of it.
+        known = (n_queries, n_keys, version, torch.is_inference_mode_enabled())
+        for reference, state, read in self._known:
+            if reference() is mask and state == known and version is not None:
+                return read
         if not isinstance(mask, Tensor):
             return ReadMask(KeySets.from_dense(_from_block_mask(mask, n_queries, n_keys)))
         read = _read(mask, n_queries, n_keys)
-        self._last = (weakref.ref(mask), known, read)
+        # A graph that leads to the mask serves once. A thread that loses the race reads again, no more.
+        if version is not None and not mask.requires_grad:
+            entry = (weakref.ref(mask, self._forget), known, read)
+            self._known = (entry, *self._known[: _MOST_KNOWN - 1])
         return read
+
+    def _forget(self, reference: weakref.ref[Tensor]) -> None:
+        """What was read goes with the mask."""
+        self._known = tuple(entry for entry in self._known if entry[0] is not reference)
 
 
 def _read(mask: Tensor, n_queries: int, n_keys: int) -> ReadMask:
@@ -83,7 +94,7 @@ def _read(mask: Tensor, n_queries: int, n_keys: int) -> ReadMask:
             f"its attention mask must broadcast to (batch, heads, {n_queries}, {n_keys}), got "
             f"{tuple(mask.shape)}"
         )
-    whole = whole.detach()[..., :n_keys].expand(-1, -1, n_queries, n_keys)
+    whole = whole[..., :n_keys].expand(-1, -1, n_queries, n_keys)
     if boolean:
         return ReadMask(_own(KeySets.from_dense(whole)))
     allowed = whole > EXCLUDED

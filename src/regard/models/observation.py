@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +13,13 @@ from regard import masks
 from regard.biases import dense as dense_bias
 from regard.errors import ModelError
 from regard.masks.base import Mask
-from regard.models.flash_mask import flash_mask
-from regard.models.huggingface import HeardCall
+from regard.masks.compiled import Frame
+from regard.models.flash_mask import combined, flash_mask, packed, window
+from regard.models.heard import HeardCall
 from regard.models.mask_tensors import MaskReader, ReadMask
+from regard.online_softmax import Normalizer
+from regard.problem import prepare
+from regard.recording.parts import Parts
 from regard.recording.rows import Rows
 from regard.weights import AttentionWeights, attention_weights
 
@@ -33,19 +38,28 @@ class Observation:
     sink_logits: Tensor | None = None
     query_start: int | None = None
 
-    def weights(self, key: Tensor, key_start: int = 0) -> AttentionWeights:
-        """The weights of this call over `key`: its keys, wherever they are kept by now."""
-        return attention_weights(
-            self.query,
-            key,
-            self.mask,
-            bias=None if self.bias is None else dense_bias(self.bias),
-            scale=self.scale,
-            softcap=self.softcap,
-            sink_logits=self.sink_logits,
-            query_start=None if self.query_start is None else self.query_start + key_start,
-            key_start=key_start,
-        )
+    def weights(
+        self, key: Tensor, key_start: int = 0, normalizer: Normalizer | None = None
+    ) -> AttentionWeights:
+        """The weights of this call over `key`: its keys, wherever they are kept by now.
+
+        A `normalizer` is that of these weights, known from computing the output.
+        """
+        if normalizer is None:
+            return attention_weights(self.query, key, self.mask, **self.options(key_start))
+        problem, layout = prepare(self.query, key, None, self.mask, **self.options(key_start))
+        return Parts(problem, normalizer, layout).assemble()
+
+    def options(self, key_start: int = 0) -> dict[str, Any]:
+        """The keywords of `regard.attention` for keys that begin at `key_start`."""
+        return {
+            "bias": None if self.bias is None else dense_bias(self.bias),
+            "scale": self.scale,
+            "softcap": self.softcap,
+            "sink_logits": self.sink_logits,
+            "query_start": None if self.query_start is None else self.query_start + key_start,
+            "key_start": key_start,
+        }
 
     @property
     def mask_bytes(self) -> int:
@@ -63,7 +77,7 @@ class Observation:
 
 
 def observe(call: HeardCall, reader: MaskReader) -> Observation:
-    """Read one call by the rules of the implementation that computed it.
+    """Read one call by the rules of its implementation, whoever computes it. Gradients flow through.
 
     Options that an implementation does not read are ignored, exactly as it ignores them; whatever else a
     model's own function does is found out when its output is compared (see `regard.models.agreement`).
@@ -77,24 +91,45 @@ def observe(call: HeardCall, reader: MaskReader) -> Observation:
         _as_computed(t).expand(batch, -1, -1, -1) for t in (call.query, call.key, call.value)
     )
     seen = Observation(query, key, value, scale=call.options.get("scaling"))
-    return _RULES.get(_family(call.implementation), _like_sdpa)(call, seen, reader)
+    seen = _RULES.get(family(call.implementation), _like_sdpa)(call, seen, reader)
+    return seen if call.besides is None else _besides(seen, call.besides)
 
 
-def _family(implementation: str) -> str:
+def _besides(seen: Observation, besides: Mask) -> Observation:
+    """With a further mask, whose positions are those of this call, wherever its keys are kept later on."""
+    n_queries, n_keys = seen.query.shape[-2], seen.key.shape[-2]
+    frame = Frame.of(n_queries, n_keys, seen.query_start, 0, seen.query.device, seen.query.shape[0])
+    both = besides if seen.mask is None else seen.mask & besides
+    return replace(seen, mask=Rows(both.compile(frame)))
+
+
+def family(implementation: str) -> str:
+    """The name under which the rules of an implementation stand."""
     return "flash" if "flash" in implementation else implementation.removeprefix("paged|")
 
 
 def _like_sdpa(call: HeardCall, seen: Observation, reader: MaskReader) -> Observation:
     """Causal, from the top left, where there is no mask and more than one query, unless told otherwise."""
     n_queries, n_keys = seen.query.shape[-2], seen.key.shape[-2]
-    causal = call.options.get("is_causal")
-    causal = getattr(call.module, "is_causal", True) if causal is None else causal
-    if call.attention_mask is None and n_queries > 1 and causal:
+    if call.attention_mask is None and n_queries > 1 and _causal(call):
         # The first tokens into a preallocated cache: the slots after them are not keys yet.
         seen = seen.first_keys(min(n_queries, n_keys))
         seen = replace(seen, mask=masks.causal(), query_start=None if n_keys >= n_queries else 0)
-        return _with_position_bias(call, seen)
+        return _with_options(call, seen)
     return _like_eager(call, seen, reader)
+
+
+def _causal(call: HeardCall) -> bool:
+    causal = call.options.get("is_causal")
+    return bool(getattr(call.module, "is_causal", True) if causal is None else causal)
+
+
+def _regard(call: HeardCall, seen: Observation, reader: MaskReader) -> Observation:
+    """As `_like_sdpa`; packed sequences are options, and so is the window where no mask says it."""
+    seen = _like_sdpa(call, seen, reader)
+    n_queries, n_keys = seen.query.shape[-2], seen.key.shape[-2]
+    reach = window(call, n_keys, _causal(call)) if call.attention_mask is None else None
+    return replace(seen, mask=combined(seen.mask, reach, packed(call, n_queries, n_keys)))
 
 
 def _sdpa(call: HeardCall, seen: Observation, reader: MaskReader) -> Observation:
@@ -107,9 +142,7 @@ def _like_eager(call: HeardCall, seen: Observation, reader: MaskReader) -> Obser
     """The mask says everything; softcap, then bias and mask, then the sink."""
     n_queries, n_keys = seen.query.shape[-2], seen.key.shape[-2]
     read = reader.read(call.attention_mask, n_queries, n_keys)
-    seen = _masked(seen, _without_unused_slots(call, read, n_queries, n_keys))
-    seen = replace(seen, softcap=call.options.get("softcap") or None, sink_logits=_sinks(call, seen))
-    return _with_position_bias(call, seen)
+    return _with_options(call, _masked(seen, _without_unused_slots(call, read, n_queries, n_keys)))
 
 
 def _eager(call: HeardCall, seen: Observation, reader: MaskReader) -> Observation:
@@ -125,6 +158,7 @@ def _flash(call: HeardCall, seen: Observation, reader: MaskReader) -> Observatio
 
 
 _RULES: dict[str, Callable[[HeardCall, Observation, MaskReader], Observation]] = {
+    "regard": _regard,
     "sdpa": _sdpa,
     "eager": _eager,
     "flex_attention": _like_eager,
@@ -151,6 +185,12 @@ def _masked(seen: Observation, read: ReadMask) -> Observation:
     return replace(seen.first_keys(read.sets.intervals.n_keys), mask=Rows(read.sets), bias=read.bias)
 
 
+def _with_options(call: HeardCall, seen: Observation) -> Observation:
+    """What is said beside the mask: softcap, sinks and a position bias."""
+    seen = replace(seen, softcap=call.options.get("softcap") or None, sink_logits=_sinks(call, seen))
+    return _with_position_bias(call, seen)
+
+
 def _with_position_bias(call: HeardCall, seen: Observation) -> Observation:
     position_bias = call.options.get("position_bias")
     if position_bias is None:
@@ -161,7 +201,7 @@ def _with_position_bias(call: HeardCall, seen: Observation) -> Observation:
             f"its position bias must have shape (batch, heads, {n_queries}, {n_keys}), got "
             f"{tuple(position_bias.shape)}"
         )
-    position_bias = position_bias.detach()[..., :n_keys]
+    position_bias = position_bias[..., :n_keys]
     return replace(seen, bias=position_bias if seen.bias is None else seen.bias + position_bias)
 
 
@@ -173,12 +213,12 @@ def _sinks(call: HeardCall, seen: Observation) -> Tensor | None:
     if not isinstance(sinks, Tensor) or sinks.numel() != n_heads:
         came = tuple(sinks.shape) if isinstance(sinks, Tensor) else type(sinks).__name__
         raise ModelError(f"its sinks must be one logit for each of {n_heads} heads, got {came}")
-    return sinks.detach().reshape(n_heads).clone()
+    return sinks.reshape(n_heads).clone()
 
 
 def _as_computed(tensor: Tensor) -> Tensor:
     """In the dtype that autocast has the model's products computed in."""
-    tensor, device = tensor.detach(), tensor.device.type
+    device = tensor.device.type
     if torch.is_autocast_enabled(device) and tensor.dtype != torch.float64:
         return tensor.to(torch.get_autocast_dtype(device))
     return tensor

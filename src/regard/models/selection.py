@@ -12,6 +12,16 @@ from regard.errors import ArgumentError, ArgumentTypeError, NothingSeenError
 Layers = int | str | Iterable[int | str] | None
 
 
+def require_names(argument: str, patterns: Iterable[str], model: nn.Module) -> None:
+    """Raise if a pattern matches none of the model's module names."""
+    names = [name for name, _ in model.named_modules()]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ArgumentError(
+                f"`{argument}` must match the model's module names, got {pattern!r}, which matches none"
+            )
+
+
 class Selection:
     """Layers chosen by index, in the order in which they are first seen, or by a pattern of the name."""
 
@@ -29,12 +39,7 @@ class Selection:
                 )
         self._indices = {choice for choice in chosen if isinstance(choice, int)}
         self._patterns = [choice for choice in chosen if isinstance(choice, str)]
-        names = [name for name, _ in model.named_modules()]
-        for pattern in self._patterns:
-            if not any(fnmatchcase(name, pattern) for name in names):
-                raise ArgumentError(
-                    f"`layers` must match the model's module names, got {pattern!r}, which matches none"
-                )
+        require_names("layers", self._patterns, model)
         self._unseen: set[int | str] = set(chosen)
 
     def __contains__(self, call: tuple[str, int]) -> bool:

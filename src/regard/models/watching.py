@@ -17,11 +17,12 @@ from regard.errors import ArgumentError, ArgumentTypeError, ModelError, NothingS
 from regard.models import huggingface
 from regard.models.agreement import require_agreement
 from regard.models.asked import Asked, Statistics
-from regard.models.huggingface import HeardCall
+from regard.models.heard import HeardCall
 from regard.models.mask_tensors import MaskReader
 from regard.models.observation import Observation, observe
 from regard.models.selection import Layers, Selection
 from regard.models.steps import Steps
+from regard.online_softmax import Normalizer
 from regard.recording import Call, Recording
 from regard.recording.keys import GrowingKeys, KeySpan
 from regard.weights import AttentionWeights
@@ -111,8 +112,10 @@ class _Watcher:
             try:
                 observation = observe(heard, self._masks)
                 with torch.autocast(device, enabled=False):
-                    weights, span = self._weights(observation, (name, ordinal, thread))
-                    if not heard.options.get("dropout"):
+                    normalizer = None if heard.normalizer is None else heard.normalizer.clone()
+                    weights, span = self._weights(observation, (name, ordinal, thread), normalizer)
+                    # What regard computed is what it is, and dropout is not in the weights.
+                    if normalizer is None and heard.output is not None and not heard.options.get("dropout"):
                         require_agreement(observation, heard.output)
             except RegardError as error:
                 raise ModelError(f"the attention of `{name}` cannot be recorded: {error}") from error
@@ -141,16 +144,17 @@ class _Watcher:
         )
 
     def _weights(
-        self, seen: Observation, identity: tuple[str, int, int]
+        self, seen: Observation, identity: tuple[str, int, int], normalizer: Normalizer | None
     ) -> tuple[AttentionWeights, KeySpan | None]:
         """The weights of a call, and where its keys are kept if the call is to be kept."""
         if not self._keep_weights:
-            return seen.weights(seen.key), None
+            return seen.weights(seen.key, normalizer=normalizer), None
         with self._lock:
             span = self._keep(seen, identity)
         if span is None:
-            return seen.weights(seen.key), None
-        return replace(seen, query=seen.query.clone()).weights(span.tensor(), key_start=span.start), span
+            return seen.weights(seen.key, normalizer=normalizer), None
+        kept = replace(seen, query=seen.query.clone())
+        return kept.weights(span.tensor(), span.start, normalizer), span
 
     def _keep(self, seen: Observation, identity: tuple[str, int, int]) -> KeySpan | None:
         """Keep the keys of a call, if the bytes that are left suffice for everything it would keep."""
