@@ -79,7 +79,8 @@ def _norms(layer: Layer, projection: Tensor | None) -> Tensor:
     values, heads = layer.values.to(layer.weights.dtype), layer.weights.shape[1]
     group = heads // values.shape[1]
     if projection is None:
-        return values.norm(dim=-1).repeat_interleave(group, 1)
+        lengths: Tensor = values.norm(dim=-1)
+        return lengths.repeat_interleave(group, 1)
     width = values.shape[-1]
     if projection.dim() != 2 or projection.shape[1] != heads * width:
         raise ArgumentError(

@@ -47,7 +47,8 @@ class KeyScores:
 
     def top(self, k: int) -> list[tuple[Tensor, Tensor]]:
         """For each layer the k keys that score highest in each head: (scores, key indices), `[B, Hq, k]`."""
-        return [tuple(of_layer.topk(min(k, of_layer.shape[-1]))) for of_layer in self.scores]
+        found = (of_layer.topk(min(k, of_layer.shape[-1])) for of_layer in self.scores)
+        return [(one.values, one.indices) for one in found]
 
     def mean(self) -> Tensor:
         """The mean over the heads of all layers, `[B, M]`; the layers must have the same keys."""
