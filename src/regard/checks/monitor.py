@@ -21,7 +21,7 @@ _POSITION = 4
 
 
 class HeadState(NamedTuple):
-    """One layer at one step: each head's `max_logit` and mean `entropy` (nats), float32 `[Hq]`, on the CPU."""
+    """A layer at one step: each head's `max_logit` and mean `entropy` (nats), float32 `[Hq]`, on the CPU."""
 
     max_logit: Tensor
     entropy: Tensor
