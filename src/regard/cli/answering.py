@@ -49,6 +49,6 @@ def _foremost_tokens(values: Sequence[float | None], tokens: Sequence[str]) -> l
 
 
 def _barred(named: list[tuple[Any, str]]) -> list[tuple[str, str]]:
-    """The names with the greatest numbers, each with its number and a bar; zeros and what is no number left out."""
+    """The names with the greatest numbers, each with its number and a bar; zeros and NaN are left out."""
     best = sorted((one for one in named if one[0]), key=lambda one: -one[0])[:_ROWS]
     return [(name, f"{value:.3f} {'█' * max(1, round(_BAR * value / best[0][0]))}") for value, name in best]

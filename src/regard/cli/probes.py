@@ -38,8 +38,8 @@ def retrieval_scores(loaded: LoadedModel, encoded: Encoded) -> answers.HeadScore
     ids = [*text[:middle], *cue, *needle, *text[middle:], *cue, *needle]
     if loaded.max_tokens is not None and len(ids) > loaded.max_tokens:
         raise ArgumentError(
-            f"`--ask retrieval` adds {len(ids) - len(text)} tokens, and with them the text must fit the context of "
-            f"{loaded.name}, {loaded.max_tokens:,} tokens, got {len(ids):,}"
+            f"`--ask retrieval` adds {len(ids) - len(text)} tokens, and with them the text must fit the context "
+            f"of {loaded.name}, {loaded.max_tokens:,} tokens, got {len(ids):,}"
         )
     start = middle + len(cue)
     return answers.retrieval(

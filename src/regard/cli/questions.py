@@ -1,4 +1,4 @@
-"""What `--ask` can ask of a model and a text: each question by name, answered for the terminal and the page."""
+"""What `--ask` can ask of a model and a text: each question by name, and how its numbers are found."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ QUESTIONS: Sequence[Question] = (
     Question(
         "sinks",
         "Attention sinks",
-        "Heads: the mean weight that the strongest sink receives. Tokens: the share of all heads for which the "
-        "token is a sink, receiving more than 0.3 on average (Xiao et al. 2023; Gu et al. 2024).",
+        "Heads: the mean weight that the strongest sink receives. Tokens: the share of all heads for which "
+        "the token is a sink, receiving more than 0.3 on average (Xiao et al. 2023; Gu et al. 2024).",
         _sinks,
     ),
     Question(
@@ -107,8 +107,8 @@ QUESTIONS: Sequence[Question] = (
     Question(
         "window",
         "What the end of the text observes",
-        f"The mean weight that each token receives from the last {_WINDOW} queries (half of a short text), averaged "
-        "over 5 neighbours (SnapKV, Li et al. 2024).",
+        f"The mean weight that each token receives from the last {_WINDOW} queries (half of a short text), "
+        "averaged over 5 neighbours (SnapKV, Li et al. 2024).",
         _window,
     ),
     Question(
@@ -133,15 +133,15 @@ QUESTIONS: Sequence[Question] = (
     Question(
         "induction",
         "Induction heads",
-        "On random tokens that repeat: the mean weight on the token that followed the same one before (Olsson et "
-        "al. 2022). The model reads a text of its own for this.",
+        "On random tokens that repeat: the mean weight on the token that followed the same one before (Olsson "
+        "et al. 2022). The model reads a text of its own for this.",
         _induction,
     ),
     Question(
         "retrieval",
         "Retrieval heads",
-        "A sentence is hidden in the text and stated again at its end: the share of its tokens that are the head's "
-        "strongest key while they are written (after Wu et al. 2024, with the answer given, not generated).",
+        "A sentence is hidden in the text and stated again at its end: the share of its tokens that are the "
+        "head's strongest key while they are written (after Wu et al. 2024, with the answer given, not generated).",
         _retrieval,
     ),
 )
