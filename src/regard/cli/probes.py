@@ -38,7 +38,7 @@ def retrieval_scores(loaded: LoadedModel, encoded: Encoded) -> answers.HeadScore
     ids = [*text[:middle], *cue, *needle, *text[middle:], *cue, *needle]
     if loaded.max_tokens is not None and len(ids) > loaded.max_tokens:
         raise ArgumentError(
-            f"`--ask retrieval` adds {len(ids) - len(text)} tokens, and with them the text must fit the context "
+            f"`--ask retrieval` adds {len(ids) - len(text)} tokens, with which the text must fit the context "
             f"of {loaded.name}, {loaded.max_tokens:,} tokens, got {len(ids):,}"
         )
     start = middle + len(cue)

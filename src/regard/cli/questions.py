@@ -133,15 +133,15 @@ QUESTIONS: Sequence[Question] = (
     Question(
         "induction",
         "Induction heads",
-        "On random tokens that repeat: the mean weight on the token that followed the same one before (Olsson "
-        "et al. 2022). The model reads a text of its own for this.",
+        "On random tokens that repeat: the mean weight on the token that followed the same one before "
+        "(Olsson et al. 2022). The model reads a text of its own for this.",
         _induction,
     ),
     Question(
         "retrieval",
         "Retrieval heads",
         "A sentence is hidden in the text and stated again at its end: the share of its tokens that are the "
-        "head's strongest key while they are written (after Wu et al. 2024, with the answer given, not generated).",
+        "head's strongest key while they are written (after Wu et al. 2024; the answer is given, not generated).",
         _retrieval,
     ),
 )
