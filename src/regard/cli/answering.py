@@ -20,9 +20,7 @@ def print_answers(view: ViewData) -> None:
 
     console = Console()
     for answer in view.header["answers"]:
-        table = Table(
-            title=Text(answer["title"]), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
-        )
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         columns = []
         if answer["heads"] is not None:
             table.add_column("Head", justify="right", no_wrap=True, min_width=5)
@@ -35,8 +33,9 @@ def print_answers(view: ViewData) -> None:
         for row in range(max(len(column) for column in columns)):
             cells = [cell for column in columns for cell in (column[row] if row < len(column) else ("", ""))]
             table.add_row(*(Text(cell) for cell in cells))  # Text, not markup: a token may read "[bold]"
-        console.print(table)
+        console.print(Text("\n" + answer["title"], style="bold"))
         console.print(Text(answer["note"], style="dim"))
+        console.print(table)
 
 
 def _foremost_heads(heads: Sequence[Sequence[float | None]]) -> list[tuple[str, str]]:
@@ -51,4 +50,10 @@ def _foremost_tokens(values: Sequence[float | None], tokens: Sequence[str]) -> l
 def _barred(named: list[tuple[Any, str]]) -> list[tuple[str, str]]:
     """The names with the greatest numbers, each with its number and a bar; zeros and NaN are left out."""
     best = sorted((one for one in named if one[0]), key=lambda one: -one[0])[:_ROWS]
-    return [(name, f"{value:.3f} {'█' * max(1, round(_BAR * value / best[0][0]))}") for value, name in best]
+    return [
+        (name, f"{_number(value)} {'█' * max(1, round(_BAR * value / best[0][0]))}") for value, name in best
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}"

@@ -141,7 +141,7 @@ QUESTIONS: Sequence[Question] = (
         "retrieval",
         "Retrieval heads",
         "A sentence is hidden in the text and stated again at its end: the share of its tokens that are the "
-        "head's strongest key while they are written (after Wu et al. 2024; the answer is given, not generated).",
+        "head's strongest key while they are written (after Wu et al. 2024, on an answer that is given).",
         _retrieval,
     ),
 )

@@ -71,10 +71,10 @@ def build_view(
     blobs: dict[str, bytes] = {}
     entries, summaries = [], []
     for layer, call in enumerate(calls):
-        answers = ask(call.weights, plan, top_keys)
-        lines = summarise(layer, call.module, answers)
-        blobs[f"map/{layer}"] = pack((codes(answers.pooled, 1.0), 2))
-        blobs[f"keys/{layer}"] = answers.packed_keys(plan)
+        seen = ask(call.weights, plan, top_keys)
+        lines = summarise(layer, call.module, seen)
+        blobs[f"map/{layer}"] = pack((codes(seen.pooled, 1.0), 2))
+        blobs[f"keys/{layer}"] = seen.packed_keys(plan)
         entries.append(_entry(call, reaches.of(call.weights), lines))
         summaries += lines
         if progress is not None:
