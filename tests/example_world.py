@@ -13,7 +13,7 @@ import torch
 
 import regard
 
-LOOKING_INTO_MODELS = ("regard.models", "regard.recording", "regard.viewer", "regard.cli")
+LOOKING_INTO_MODELS = ("regard.models", "regard.recording", "regard.answers", "regard.viewer", "regard.cli")
 
 
 def names_for(module: str, folder: Path) -> dict[str, Any]:

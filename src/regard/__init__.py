@@ -1,6 +1,6 @@
 """Exact scaled dot-product attention that you can see into."""
 
-from regard import biases, checks, distributed, errors, masks, nn, reference
+from regard import answers, biases, checks, distributed, errors, masks, nn, reference
 from regard.attention import attention, merge
 from regard.models import register, use, watch
 from regard.recording import Recording
@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AttentionWeights",
     "Recording",
+    "answers",
     "attention",
     "biases",
     "checks",

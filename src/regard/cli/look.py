@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from regard.cli import questions
+from regard.cli.answering import print_answers
 from regard.cli.progress import Stages
+from regard.cli.questions import Question
 from regard.cli.reading import Given, read_text
 from regard.cli.telling import print_heads
 from regard.errors import ArgumentError
@@ -25,6 +29,7 @@ examples:
   regard look --demo minilm "A cat sat on a mat"  a sentence encoder, on a text of your own
   regard look models/my-model -f essay.txt        a model folder, on a file
   fortune | regard look --demo smollm2 -o f.html  from a pipe
+  regard look --ask sinks --ask induction         the demo, with two questions answered
 """
 
 
@@ -52,6 +57,13 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "-o", "--output", default="regard.html", metavar="PAGE", help="the page (default: %(default)s)"
     )
+    parser.add_argument(
+        "--ask",
+        action="append",
+        default=[],
+        choices=questions.NAMES,
+        help="a question to answer besides, on the terminal and on the page; may be given several times",
+    )
     parser.set_defaults(run=run)
 
 
@@ -63,13 +75,14 @@ def run(options: argparse.Namespace) -> None:
     with Stages() as stages:
         stages.begin("Loading the model")
         loaded = load_demo(demo) if demo else load(model)
-        view = _look(loaded, given, stages)
+        view = _look(loaded, given, questions.chosen(options.ask), stages)
         stages.begin("Writing the page")
         try:
             page = write_page(view, output)
         except OSError as error:
             raise ArgumentError(f"the page cannot be written to {output}: {error.strerror}") from None
     print_heads(view)
+    print_answers(view)
     stages.console.print(
         f"The page is {page} ({page.stat().st_size / 1e6:.1f} MB): open it in a browser.", highlight=False
     )
@@ -85,15 +98,25 @@ def _roles(options: argparse.Namespace) -> tuple[str, str | None, str | None]:
     return ("", text, _DEFAULT_DEMO) if model is None else (model, text, None)
 
 
-def _look(loaded: LoadedModel, given: Given, stages: Stages) -> ViewData:
+def _look(loaded: LoadedModel, given: Given, asked: Sequence[Question], stages: Stages) -> ViewData:
     encoded = loaded.encode(given.text)
     stages.begin(f"{loaded.name} reads {len(encoded.tokens):,} tokens")
     # Queries and keys of one text take linear memory: no budget may leave a layer without its weights.
-    with watch(loaded.model, max_bytes=2**62) as recording:
+    values = any(question.name == "norms" for question in asked)
+    with watch(loaded.model, max_bytes=2**62, values=values) as recording:
         loaded.run(encoded)
+    found = []
+    for question in asked:
+        stages.begin(f"Asking for: {question.title}")
+        found.append(question.answer(loaded, encoded, recording))
     stages.begin("Measuring every head")
     return build_view(
-        recording, encoded.tokens, title=given.title, model=loaded.name, progress=stages.advance
+        recording,
+        encoded.tokens,
+        title=given.title,
+        model=loaded.name,
+        answers=found,
+        progress=stages.advance,
     )
 
 

@@ -36,6 +36,7 @@ def watch(
     layers: Layers = None,
     keep: Literal["weights", "statistics"] = "weights",
     max_bytes: int = 4 * 2**30,
+    values: bool = False,
 ) -> Iterator[Recording]:
     """Record every attention call that `model` makes in the block, from any thread.
 
@@ -52,6 +53,7 @@ def watch(
         keep: `"weights"` keeps what the weights are computed from; `"statistics"` drops it at once.
         max_bytes: the most that kept queries, keys, masks and biases may take. A call that would exceed it
             keeps its statistics only; a warning says so, and `Recording.without_weights` counts these calls.
+        values: keep the values too, for answers that weigh them (`Call.values`); they count as keys do.
 
     Raises:
         NothingSeenError: no attention call was seen in the block, or none of one of the `layers`.
@@ -62,7 +64,7 @@ def watch(
     >>> recording[5].module, recording[5].weights.shape
     ('model.layers.5.self_attn', torch.Size([1, 9, 3, 3]))
     """
-    watcher = _Watcher(model, statistics, layers, keep, max_bytes)
+    watcher = _Watcher(model, statistics, layers, keep, max_bytes, values)
     with huggingface.listening(watcher.hear), watcher.steps.counting(model):
         yield watcher.recording
     watcher.require_seen()
@@ -72,7 +74,13 @@ class _Watcher:
     """Turns what is heard of one model into the calls of one recording."""
 
     def __init__(
-        self, model: nn.Module, statistics: Statistics, layers: Layers, keep: str, max_bytes: int
+        self,
+        model: nn.Module,
+        statistics: Statistics,
+        layers: Layers,
+        keep: str,
+        max_bytes: int,
+        values: bool,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ArgumentTypeError(f"`model` must be a torch.nn.Module, got a {type(model).__name__}")
@@ -87,6 +95,7 @@ class _Watcher:
         self._asked = Asked(statistics)
         self._selection = Selection(layers, model)
         self._keep_weights = keep == "weights"
+        self._keep_values = values
         self._bytes_left = max_bytes
         self._layers: dict[tuple[str, int], int] = {}
         self._counts: Counter[tuple[int, str, int]] = Counter()
@@ -158,10 +167,13 @@ class _Watcher:
 
     def _keep(self, seen: Observation, identity: tuple[str, int, int]) -> KeySpan | None:
         """Keep the keys of a call, if the bytes that are left suffice for everything it would keep."""
-        keys = self._keys.get(identity)
-        start = keys.continued_by(seen.key, seen.query.shape[-2]) if keys else None
+        keys, value = self._keys.get(identity), seen.value if self._keep_values else None
+        start = keys.continued_by(seen.key, seen.query.shape[-2], value) if keys else None
         cost = seen.query.nbytes + seen.mask_bytes
-        cost += seen.key.nbytes if keys is None or start is None else keys.new_bytes(seen.key, start)
+        if keys is None or start is None:
+            cost += seen.key.nbytes + (0 if value is None else value.nbytes)
+        else:
+            cost += keys.new_bytes(seen.key, start, value)
         if cost > self._bytes_left:
             if not self.recording.without_weights:
                 warnings.warn(
@@ -172,6 +184,6 @@ class _Watcher:
             return None
         self._bytes_left -= cost
         if keys is None or start is None:
-            keys, start = GrowingKeys(seen.key), 0
+            keys, start = GrowingKeys(seen.key, value), 0
             self._keys[identity] = keys
-        return keys.add(seen.key, start)
+        return keys.add(seen.key, start, value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from regard.recording.keys import KeySpan
 from regard.weights import AttentionWeights
 
@@ -29,6 +31,11 @@ class Call:
     weights: AttentionWeights | None
     statistics: dict[str, Any] = field(default_factory=dict)
     keys: KeySpan | None = None
+
+    @property
+    def values(self) -> Tensor | None:
+        """The values `[B, Hkv, M, Ev]`, if the watch was to keep them."""
+        return None if self.keys is None else self.keys.values()
 
     def __repr__(self) -> str:
         kept = "statistics only" if self.weights is None else f"weights {tuple(self.weights.shape)}"

@@ -6,7 +6,8 @@ A safetensors file. Its header's metadata holds `format`, `version` and `recordi
         {"module": str, "ordinal": int, "step": int, "layer": int,
          "statistics": {name: tensor, or [tensor, tensor]},
          "weights": null or {
-            "query": tensor, "keys": tensor, "span": [start, stop], "starts": tensor, "ends": tensor,
+            "query": tensor, "keys": tensor, "values": tensor or null, "span": [start, stop],
+            "starts": tensor, "ends": tensor,
             "dense": tensor or null, "bias": tensor or null, "sink_logits": tensor or null,
             "scale": float, "softcap": float or null,
             "query_start": int or tensor, "key_start": int or tensor,
@@ -14,7 +15,8 @@ A safetensors file. Its header's metadata holds `format`, `version` and `recordi
             "maximum": tensor, "shift": tensor, "denominator": tensor}}, ...]}
 
 where `tensor` is the name of a tensor in the file. Shapes and dtypes are those of `regard.problem.Problem`;
-the keys of one sequence are one tensor `[B, Hkv, M, E]`, of which a call's span is a part.
+the keys of one sequence are one tensor `[B, Hkv, M, E]`, of which a call's span is a part; so are
+their values.
 """
 
 from __future__ import annotations

@@ -149,7 +149,12 @@ class _Reader:
         """The part of a sequence's keys that a call attends; calls that name one tensor share it."""
         name = fields.take("keys", TEXT)
         if name not in self._keys:
-            self._keys[name] = GrowingKeys(self._of_rank_four(fields, "keys"))
+            tensor, values = self._of_rank_four(fields, "keys"), self._optional(fields, "values")
+            if values is not None and (values.dim() != 4 or values.shape[:3] != tensor.shape[:3]):
+                raise RecordingError(
+                    f"`values` must be for keys of shape {tuple(tensor.shape)}, got {tuple(values.shape)}"
+                )
+            self._keys[name] = GrowingKeys(tensor, values)
         keys = self._keys[name]
         span = fields.take("span", COUNTS)
         if len(span) != 2 or not span[0] <= span[1] <= keys.length:

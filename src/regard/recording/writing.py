@@ -16,6 +16,7 @@ from regard import biases
 from regard.errors import RecordingError
 from regard.recording.calls import Call
 from regard.recording.format import FORMAT, VERSION, import_safetensors
+from regard.recording.keys import GrowingKeys
 from regard.recording.parts import Parts
 
 
@@ -89,14 +90,15 @@ def _weights(call: Call, tensors: _Tensors) -> dict[str, Any] | None:
     if problem.bias is not None and not isinstance(problem.bias, biases.Dense):
         raise RecordingError(f"`{call.module}` cannot be saved: its bias is not dense")
     if call.keys is None:
-        keys, span = tensors.add(problem.key), [0, problem.n_keys]
+        keys, values, span = tensors.add(problem.key), None, [0, problem.n_keys]
     else:
-        keys = tensors.add(call.keys.keys.columns(0, call.keys.keys.length), owner=call.keys.keys)
+        keys, values = (_whole(kept, tensors) for kept in (call.keys.keys, call.keys.keys.values))
         span = [call.keys.start, call.keys.stop]
     frame, sets = problem.frame, problem.sets
     return {
         "query": tensors.add(problem.query),
         "keys": keys,
+        "values": values,
         "span": span,
         "starts": tensors.add(sets.intervals.starts),
         "ends": tensors.add(sets.intervals.ends),
@@ -112,6 +114,11 @@ def _weights(call: Call, tensors: _Tensors) -> dict[str, Any] | None:
         "shift": tensors.add(normalizer.shift),
         "denominator": tensors.add(normalizer.denominator),
     }
+
+
+def _whole(keys: GrowingKeys | None, tensors: _Tensors) -> str | None:
+    """All keys of a sequence, which several calls share."""
+    return None if keys is None else tensors.add(keys.columns(0, keys.length), owner=keys)
 
 
 def _start(start: int | Tensor, tensors: _Tensors) -> int | str | None:

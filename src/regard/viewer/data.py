@@ -9,6 +9,7 @@ from typing import Any
 from regard.errors import ArgumentError
 from regard.recording import Call
 from regard.viewer.answers import ask
+from regard.viewer.asked import Answered
 from regard.viewer.codes import codes, index_width, pack
 from regard.viewer.plan import plan_view
 from regard.viewer.reach import Reaches
@@ -36,6 +37,7 @@ def build_view(
     model: str = "",
     top_keys: int = 8,
     max_bytes: int = 15_000_000,
+    answers: Iterable[Answered] = (),
     progress: Progress | None = None,
 ) -> ViewData:
     """The view of a recording's calls, of their batch item 0.
@@ -47,10 +49,12 @@ def build_view(
         top_keys: how many strongest keys of every query are kept, at least 1.
         max_bytes: about how large the page may become. Below it everything is as fine as can be; when a text
             needs more, maps, then keys of a query, then the number of queries become coarser.
+        answers: what was asked of the recording besides, to be shown with it.
         progress: called as `progress(calls done, calls in all)`.
 
     Raises:
-        ArgumentError: there is no call, a call without weights, or one whose shape does not fit the tokens.
+        ArgumentError: there is no call, a call without weights, or one whose shape does not fit the tokens;
+            or an answer that does not fit them.
 
     Example:
         >>> with regard.watch(model) as recording:
@@ -67,10 +71,10 @@ def build_view(
     blobs: dict[str, bytes] = {}
     entries, summaries = [], []
     for layer, call in enumerate(calls):
-        answers = ask(call.weights, plan, top_keys)
-        lines = summarise(layer, call.module, answers)
-        blobs[f"map/{layer}"] = pack((codes(answers.pooled, 1.0), 2))
-        blobs[f"keys/{layer}"] = answers.packed_keys(plan)
+        seen = ask(call.weights, plan, top_keys)
+        lines = summarise(layer, call.module, seen)
+        blobs[f"map/{layer}"] = pack((codes(seen.pooled, 1.0), 2))
+        blobs[f"keys/{layer}"] = seen.packed_keys(plan)
         entries.append(_entry(call, reaches.of(call.weights), lines))
         summaries += lines
         if progress is not None:
@@ -90,6 +94,7 @@ def build_view(
         "index_width": width,
         "masks": reaches.header(),
         "calls": entries,
+        "answers": [answer.entry([call.heads for call in calls], len(tokens)) for answer in answers],
     }
     return ViewData(header, {**reaches.blobs(), **blobs}, summaries)
 

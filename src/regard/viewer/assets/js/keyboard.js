@@ -14,10 +14,11 @@ export const HELP = [
   ["M", "block means or strongest keys (long texts)"],
   ["+ − 0", "zoom the map in, out, back; also wheel and drag"],
   ["T", "light or dark"],
+  ["A", "the answers, where some were asked for"],
   ["?", "this help"],
 ];
 
-export function startKeyboard(view, store, { search, help, map }) {
+export function startKeyboard(view, store, { search, help, map, answers }) {
   const actions = {
     ArrowLeft: () => moveHead(view, store, -1),
     ArrowRight: () => moveHead(view, store, 1),
@@ -30,6 +31,7 @@ export function startKeyboard(view, store, { search, help, map }) {
     f: () => store.update({ aside: !store.get().aside }),
     m: () => view.exactMap || store.update({ source: store.get().source === "means" ? "keys" : "means" }),
     t: toggleTheme,
+    a: () => answers.open(),
     "+": () => map.zoom(1.5),
     "=": () => map.zoom(1.5),
     "-": () => map.zoom(1 / 1.5),

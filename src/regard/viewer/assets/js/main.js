@@ -1,5 +1,6 @@
 // Puts the page together: one view, one store, and the panels that listen to it.
 
+import { createAnswers } from "./answers.js";
 import { createBar } from "./bar.js";
 import { ORDERS, createGrid } from "./grid.js";
 import { createHead } from "./head.js";
@@ -21,12 +22,13 @@ const at = (id) => document.getElementById(id);
 const store = createStore(start(view), (given, initial) => checked(view, given, initial));
 const search = createSearch(view, store);
 const help = createHelp(at("help"));
-createBar(at("bar"), view, search, help);
+const answers = createAnswers(at("answers"), view, store);
+createBar(at("bar"), view, search, help, answers);
 createGrid(at("grid"), view, store);
 const head = createHead(at("head"), view, store);
 const map = createMap(at("head"), view, store);
 const panels = [head, map, createLegend(at("head"), view, store), createText(at("text"), view, store)];
-startKeyboard(view, store, { search, help, map });
+startKeyboard(view, store, { search, help, map, answers });
 store.listen((_, changed) => (changed.has("layer") || changed.has("head")) && show());
 show();
 
