@@ -14,8 +14,8 @@ from regard import biases, masks
 from regard.distributed.placement import Placement
 from regard.testing import Inputs, make_inputs
 
-# Uneven shards, an empty one among them, and lengths on both sides of a tile's 256. None of so few rows that a kernel
-# of their own computes them: see `few_rows`.
+# Uneven shards, an empty one among them, and lengths on both sides of a tile's 256. None has so few rows that
+# a kernel of their own computes them: see `few_rows`.
 LENGTHS = {1: [290], 2: [17, 273], 3: [131, 0, 159], 4: [60, 127, 93, 10]}
 LENGTH = 290
 

@@ -94,9 +94,9 @@ def forward(problem: Problem) -> tuple[Tensor, Tensor, Normalizer]:
     rows_shape = problem.batch_size, problem.num_heads, problem.n_queries
     value_dim = 0 if problem.value is None else problem.value.shape[-1]
     output = problem.query.new_empty((*rows_shape, value_dim))
-    parts = torch.empty((3, *rows_shape), dtype=torch.float32, device="cpu").unbind()
-    _native.forward(bound(problem), output, *parts, torch.get_num_threads())
-    normalizer = Normalizer(*parts)
+    maximum, shift, denominator = torch.empty((3, *rows_shape), dtype=torch.float32, device="cpu").unbind()
+    _native.forward(bound(problem), output, maximum, shift, denominator, torch.get_num_threads())
+    normalizer = Normalizer(maximum, shift, denominator)
     return output, normalizer.logsumexp, normalizer
 
 
