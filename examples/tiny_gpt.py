@@ -1,7 +1,7 @@
 """A character-level GPT of regard.nn's layers, trained on Python's own reference, which ships with Python.
 
     python examples/tiny_gpt.py              # a few minutes on two cores
-    python examples/tiny_gpt.py --compare    # the same training with torch's attention, step by step beside it
+    python examples/tiny_gpt.py --compare    # and, step by step, the same training with torch's attention
 
 It shows loss, the entropy of each layer's attention and a sample as it learns, and leaves a page of its own
 attention. Ctrl-C ends the training early, and shows what there is.
@@ -34,7 +34,7 @@ from regard.nn import MultiHeadAttention
 from regard.recording import Call, Recording
 from regard.viewer import build_view, write_page
 
-BATCH, CONTEXT = 12, 192
+BATCH, CONTEXT = 12, 256
 LEARNING_RATE = 3e-3
 REPORTS = 10
 PROMPT = 'The "with" statement '
@@ -156,7 +156,7 @@ def entropies(model: Decoder, text: Text) -> list[float]:
     return [call.weights.entropy().mean().item() for call in recording if call.weights is not None]
 
 
-def sample(model: Decoder, text: Text, seed: int, length: int = 100) -> str:
+def sample(model: Decoder, text: Text, seed: int, length: int = 50) -> str:
     (written,) = generate(
         model,
         [text.encode(PROMPT)],
@@ -187,15 +187,14 @@ def train(runs: dict[str, Run], text: Text, steps: int, seed: int, console: Cons
 
 def report(step: int, runs: dict[str, Run], text: Text, seed: int, console: Console) -> None:
     model = runs["regard"].model
-    losses = ", ".join(f"{name} {run.validate(text):.3f}" for name, run in runs.items())
+    losses = "  ".join(f"{name} {run.validate(text):.3f}" for name, run in runs.items())
     spread = " ".join(f"{entropy:.2f}" for entropy in entropies(model, text))
-    console.print(
-        f"step {step:4}  loss on unseen text: {losses}   entropy by layer: {spread} nats", highlight=False
-    )
-    console.print(f"  {PROMPT}{sample(model, text, seed)}".replace("\n", "\n  "), style="dim", markup=False)
+    console.print(f"step {step:4}   loss: {losses}   entropy: {spread}", highlight=False)
+    written = sample(model, text, seed).replace("\n", "⏎")
+    console.print(f"   {PROMPT}{written}", style="dim", markup=False, highlight=False)
 
 
-def curve(losses: Sequence[float], highest: float, width: int = 40) -> str:
+def curve(losses: Sequence[float], highest: float, width: int = 32) -> str:
     """Losses from 0 to the highest as a line of blocks, each the mean of its share of the steps."""
     edges = [i * len(losses) // width for i in range(width + 1)]
     means = [sum(losses[a:b]) / (b - a) for a, b in pairwise(edges) if b > a]
@@ -204,7 +203,7 @@ def curve(losses: Sequence[float], highest: float, width: int = 40) -> str:
 
 def summary(runs: dict[str, Run], text: Text) -> Table:
     """Every run's curve, all on one scale, and what it cost."""
-    table = Table("attention", "loss in training", "at the end, on unseen text", "seconds", "a step, ms")
+    table = Table("attention", "training loss", "unseen text", "seconds", "ms a step")
     highest = max(max(run.losses) for run in runs.values())
     for name, run in runs.items():
         a_step = f"{1000 * run.seconds / len(run.losses):.0f}"
@@ -226,7 +225,7 @@ def write_attention(model: Decoder, text: Text, path: Path) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train a small GPT, and look into it.")
-    parser.add_argument("--steps", type=int, default=600, help="of training, at least 1 (600)")
+    parser.add_argument("--steps", type=int, default=800, help="of training, at least 1 (800)")
     parser.add_argument("--seed", type=int, default=0, help="of weights, batches and samples (0)")
     parser.add_argument("--compare", action="store_true", help="train with torch's attention as well")
     parser.add_argument("-o", "--output", type=Path, default=Path("tiny_gpt.html"), help="the page")
@@ -247,7 +246,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = {name: Run(one, given.steps) for name, one in models.items()}
     console = Console()
     size = sum(parameter.numel() for parameter in model.parameters())
-    console.print(f"{size:,} parameters, {len(text.training):,} characters to learn from", highlight=False)
+    console.print(
+        f"{size:,} parameters, {len(text.training):,} characters. Loss on unseen text, and the mean entropy of each "
+        "layer's attention, in nats:",
+        highlight=False,
+    )
     train(runs, text, given.steps, given.seed, console)
     if runs["regard"].losses:
         report(len(runs["regard"].losses), runs, text, given.seed, console)
