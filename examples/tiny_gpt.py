@@ -246,11 +246,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = {name: Run(one, given.steps) for name, one in models.items()}
     console = Console()
     size = sum(parameter.numel() for parameter in model.parameters())
-    console.print(
-        f"{size:,} parameters, {len(text.training):,} characters. Loss on unseen text, and the mean entropy of each "
-        "layer's attention, in nats:",
-        highlight=False,
-    )
+    console.print(f"{size:,} parameters learn from {len(text.training):,} characters.", highlight=False)
+    console.print("Loss is that on unseen text, entropy the mean of each layer's attention, in nats.")
     train(runs, text, given.steps, given.seed, console)
     if runs["regard"].losses:
         report(len(runs["regard"].losses), runs, text, given.seed, console)
