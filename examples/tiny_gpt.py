@@ -232,6 +232,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.steps < 1:
         parser.error(f"--steps must be at least 1, got {given.steps}")
+    if not given.output.absolute().parent.is_dir():
+        parser.error(f"--output must lie in a folder that exists, got {given.output}")
 
     text = Text()
     torch.manual_seed(given.seed)
@@ -249,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(f"{size:,} parameters learn from {len(text.training):,} characters.", highlight=False)
     console.print("Loss is that on unseen text, entropy the mean of each layer's attention, in nats.")
     train(runs, text, given.steps, given.seed, console)
-    if runs["regard"].losses:
+    if all(run.losses for run in runs.values()):
         report(len(runs["regard"].losses), runs, text, given.seed, console)
         console.print(summary(runs, text))
     console.print(f"Its attention is in {write_attention(model, text, given.output)}: open it in a browser.")

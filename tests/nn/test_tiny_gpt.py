@@ -64,7 +64,11 @@ def test_hooks_see_the_weights_and_change_nothing() -> None:
     assert len(recording) == 1
 
 
-def test_the_number_of_steps_is_checked(capsys) -> None:
-    with pytest.raises(SystemExit):
-        tiny_gpt.main(["--steps", "0"])
-    assert "--steps must be at least 1, got 0" in capsys.readouterr().err
+def test_arguments_are_checked_before_the_training(capsys) -> None:
+    for arguments, sentence in (
+        (["--steps", "0"], "--steps must be at least 1, got 0"),
+        (["-o", "no/such/page.html"], "--output must lie in a folder that exists, got no/such/page.html"),
+    ):
+        with pytest.raises(SystemExit):
+            tiny_gpt.main(arguments)
+        assert sentence in capsys.readouterr().err
