@@ -17,7 +17,7 @@ _BLOCK_LOGITS = 1 << 20
 
 
 def form(engine: Engine, problem: Problem, normalizer: Normalizer | None, selection: Selection) -> Tensor:
-    """What a selection takes of the weights, or of the logits if there is no normalizer."""
+    """What a selection takes of the weights, or of the logits where there is no normalizer."""
     width = selection.last - selection.first
     numbers = selection.rows.flatten().to(problem.device)
     shape = len(numbers), *selection.shape[selection.rows.dim() :]

@@ -106,7 +106,7 @@ def _measure(head_dim: int, scaled: bool, n_queries: int, n_keys: int, seed: int
         output, weights = attention(query, key, value, scale=scale, return_weights=True)
         incoming /= incoming.norm(dim=-1, keepdim=True)
         (gradient,) = torch.autograd.grad(output, query, incoming)
-    norms = gradient.norm(dim=-1)
+    norms, weights = gradient.norm(dim=-1), weights.detach()
     moments = row_moments(weights)
 
     def typical(of_queries: Tensor) -> float:
