@@ -37,7 +37,7 @@ def use(
     model's own implementation, or is refused with a sentence. An attention function of a model's own file is
     also run at a module's first call, and must agree. Gradients flow; run the backward pass inside of the
     block as well, where it computes parts of the model again. Nested blocks add up: masks all apply, and the
-    innermost engine computes. `watch` works inside and around it, and sees the weights that are computed with.
+    innermost engine computes. `watch` works inside and around it, and sees the weights that are computed.
 
     Args:
         model: a Hugging Face transformers model, or any module that holds some; None means every model.
