@@ -54,7 +54,7 @@ def use(
     >>> everything, nothing = ~masks.sinks(0), masks.sinks(0)
     >>> head_3 = masks.per_head([everything] * 3 + [nothing] + [everything] * 5)
     >>> with regard.use(model, mask={"model.layers.7.self_attn": head_3}):
-    ...     model(input_ids)
+    ...     output = model(**inputs)
     """
     user = _User(model, engine, mask)
     with ExitStack() as stack:
