@@ -113,7 +113,8 @@ def _like_sdpa(call: HeardCall, seen: Observation, reader: MaskReader) -> Observ
     n_queries, n_keys = seen.query.shape[-2], seen.key.shape[-2]
     if call.attention_mask is None and n_queries > 1 and _causal(call):
         # The first tokens into a preallocated cache: the slots after them are not keys yet.
-        seen = seen.first_keys(min(n_queries, n_keys))
+        if n_keys > n_queries:
+            seen = seen.first_keys(n_queries)
         seen = replace(seen, mask=masks.causal(), query_start=None if n_keys >= n_queries else 0)
         return _with_options(call, seen)
     return _like_eager(call, seen, reader)
@@ -129,7 +130,8 @@ def _regard(call: HeardCall, seen: Observation, reader: MaskReader) -> Observati
     seen = _like_sdpa(call, seen, reader)
     n_queries, n_keys = seen.query.shape[-2], seen.key.shape[-2]
     reach = window(call, n_keys, _causal(call)) if call.attention_mask is None else None
-    return replace(seen, mask=combined(seen.mask, reach, packed(call, n_queries, n_keys)))
+    besides = combined(reach, packed(call, n_queries, n_keys))
+    return seen if besides is None else replace(seen, mask=combined(seen.mask, besides))
 
 
 def _sdpa(call: HeardCall, seen: Observation, reader: MaskReader) -> Observation:
@@ -181,13 +183,15 @@ def _without_unused_slots(call: HeardCall, read: ReadMask, n_queries: int, n_key
 
 def _masked(seen: Observation, read: ReadMask) -> Observation:
     if read.sets is None:
-        return replace(seen, bias=read.bias)
+        return seen if read.bias is None else replace(seen, bias=read.bias)
     return replace(seen.first_keys(read.sets.intervals.n_keys), mask=Rows(read.sets), bias=read.bias)
 
 
 def _with_options(call: HeardCall, seen: Observation) -> Observation:
     """What is said beside the mask: softcap, sinks and a position bias."""
-    seen = replace(seen, softcap=call.options.get("softcap") or None, sink_logits=_sinks(call, seen))
+    softcap, sinks = call.options.get("softcap") or None, _sinks(call, seen)
+    if softcap is not None or sinks is not None:
+        seen = replace(seen, softcap=softcap, sink_logits=sinks)
     return _with_position_bias(call, seen)
 
 

@@ -27,8 +27,9 @@ def register() -> None:
     Raises `MissingExtraError` without transformers, or with an older one.
 
     >>> regard.register()
-    >>> model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="regard")
-    >>> other.set_attn_implementation("regard")
+    >>> model.set_attn_implementation("regard")  # or from_pretrained(…, attn_implementation="regard")
+    >>> output = model(**inputs)
+    >>> model.set_attn_implementation("sdpa")
     """
     interface = attention_interface("computing in a model")
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask

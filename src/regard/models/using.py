@@ -37,7 +37,7 @@ def use(
     model's own implementation, or is refused with a sentence. An attention function of a model's own file is
     also run at a module's first call, and must agree. Gradients flow; run the backward pass inside of the
     block as well, where it computes parts of the model again. Nested blocks add up: masks all apply, and the
-    innermost engine computes. `watch` works inside and around it, and sees the weights that are used.
+    innermost engine computes. `watch` works inside and around it, and sees the weights that are computed.
 
     Args:
         model: a Hugging Face transformers model, or any module that holds some; None means every model.
@@ -54,7 +54,7 @@ def use(
     >>> everything, nothing = ~masks.sinks(0), masks.sinks(0)
     >>> head_3 = masks.per_head([everything] * 3 + [nothing] + [everything] * 5)
     >>> with regard.use(model, mask={"model.layers.7.self_attn": head_3}):
-    ...     model(input_ids)
+    ...     output = model(**inputs)
     """
     user = _User(model, engine, mask)
     with ExitStack() as stack:
