@@ -104,6 +104,11 @@ CALLS = {
         "mask = masks.sliding_window(torch.tensor([64, 4096])) & masks.padding([8000], side='left');"
         "attention(*inputs(N, 2), mask)"
     ),
+    "answers": (
+        "w = attention(*inputs(N), masks.causal(), return_weights=True)[1]; ask = regard.answers;"
+        "ask.rollout([w, w]); ask.sinks(w); ask.induction(w, N // 2); ask.lookback_ratio(w, N // 2);"
+        "ask.retrieval(w, range(N), slice(8), slice(N - 8, N))"
+    ),
     "merge": (
         "q, k, v = inputs(N);"
         "parts = [attention(q, k[:, :, h], v[:, :, h], return_weights=True)"

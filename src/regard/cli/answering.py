@@ -30,7 +30,7 @@ def print_answers(view: ViewData) -> None:
             table.add_column("Token", no_wrap=True, overflow="ellipsis")
             table.add_column("", no_wrap=True, min_width=_BAR + 6)
             columns.append(_foremost_tokens(answer["tokens"], view.header["tokens"]))
-        for row in range(max(len(column) for column in columns)):
+        for row in range(max((len(column) for column in columns), default=0)):
             cells = [cell for column in columns for cell in (column[row] if row < len(column) else ("", ""))]
             table.add_row(*(Text(cell) for cell in cells))  # Text, not markup: a token may read "[bold]"
         console.print(Text("\n" + answer["title"], style="bold"))
