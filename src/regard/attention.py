@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from regard import online_softmax
+from regard import listening, online_softmax
 from regard.autocast import as_autocast_has_it
 from regard.biases import Bias
 from regard.compiling import (
@@ -162,6 +162,8 @@ def attention(
         return attend_opaquely(query, key, value, mask, engine=engine, **options)
     problem, layout = prepare(query, key, value, mask, **options)
     output, _, _ = _attend(choose(engine, problem), problem)
+    if listening.listeners:
+        listening.tell(problem)
     return layout.restore(output)
 
 
@@ -183,6 +185,8 @@ def _with_weights(
     chosen = choose(engine, problem)
     output, logsumexp, normalizer = _attend(chosen, problem)
     weights = AttentionWeights(_detached(problem), chosen, normalizer, layout, logsumexp)
+    if listening.listeners:
+        listening.tell(problem)
     return layout.restore(output), weights
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import MissingExtraError
+from regard.listening import silently
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +47,14 @@ _restore: Callable[[], None] | None = None
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Tell `listener` of every attention call, in whatever thread, until the block ends."""
+    """Tell `listener` of every attention call, in whatever thread, until the block ends.
+
+    Where transformers has not been imported there is no model of it, and nothing to do.
+    """
     global _listeners, _restore
+    if "transformers.modeling_utils" not in sys.modules:
+        yield
+        return
     with _lock:
         if _restore is None:
             _restore = _install()
@@ -63,12 +71,8 @@ def listening(listener: Listener) -> Iterator[None]:
 
 def _install() -> Callable[[], None]:
     """Wrap what `AttentionInterface` hands out; the returned function undoes it."""
-    try:
-        from transformers.modeling_utils import AttentionInterface
-    except ImportError:
-        raise MissingExtraError(
-            "watching a model needs Hugging Face transformers: `pip install regard[hf]`"
-        ) from None
+    from transformers.modeling_utils import AttentionInterface
+
     if not hasattr(AttentionInterface, "get_interface"):
         raise MissingExtraError(
             "watching a model needs transformers 5 or later: `pip install --upgrade regard[hf]`"
@@ -98,7 +102,8 @@ def _observed(function: Callable[..., Any], implementation: str) -> Callable[...
 
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        answer = function(*args, **kwargs)
+        with silently():
+            answer = function(*args, **kwargs)
         # A graph being traced holds no numbers yet, and a backward pass only repeats calls that were heard.
         if _listeners and not torch.compiler.is_compiling() and torch._C._current_graph_task_id() == -1:
             call = _heard(function, implementation, args, kwargs, answer[0])

@@ -50,26 +50,27 @@ class MaskReader:
     def __init__(self) -> None:
         self._last: tuple[weakref.ref[Tensor], Any, ReadMask] | None = None
 
-    def read(self, mask: Any, n_queries: int, n_keys: int) -> ReadMask:
+    def read(self, mask: Any, n_queries: int, n_keys: int, *, literally: bool = False) -> ReadMask:
         """A boolean (True = may attend) or additive mask that broadcasts to `[B, Hq, N, M]`, or a BlockMask.
 
-        Keys past `n_keys` are ignored, as the models' own functions do.
+        Keys past `n_keys` are ignored, as the models' own functions do. A row in which everything is lowered
+        as "masked" is empty, which is what is meant; read `literally` it attends evenly, as it is computed.
         """
         if mask is None:
             return ReadMask(None)
-        known = (n_queries, n_keys, version_of(mask) if isinstance(mask, Tensor) else None)
+        known = (n_queries, n_keys, literally, version_of(mask) if isinstance(mask, Tensor) else None)
         # The pieces are read by reference: a thread that loses the race reads the mask again, no more.
         last = self._last
-        if last is not None and last[0]() is mask and last[1] == known and known[2] is not None:
+        if last is not None and last[0]() is mask and last[1] == known and known[-1] is not None:
             return last[2]
         if not isinstance(mask, Tensor):
             return ReadMask(KeySets.from_dense(_from_block_mask(mask, n_queries, n_keys)))
-        read = _read(mask, n_queries, n_keys)
+        read = _read(mask, n_queries, n_keys, literally)
         self._last = (weakref.ref(mask), known, read)
         return read
 
 
-def _read(mask: Tensor, n_queries: int, n_keys: int) -> ReadMask:
+def _read(mask: Tensor, n_queries: int, n_keys: int, literally: bool) -> ReadMask:
     boolean = mask.dtype == torch.bool
     if not boolean and not mask.is_floating_point():
         raise ModelError(f"its attention mask must be boolean or added to the scores, got dtype {mask.dtype}")
@@ -85,19 +86,16 @@ def _read(mask: Tensor, n_queries: int, n_keys: int) -> ReadMask:
         )
     whole = whole.detach()[..., :n_keys].expand(-1, -1, n_queries, n_keys)
     if boolean:
-        return ReadMask(_own(KeySets.from_dense(whole)))
+        return ReadMask(KeySets.from_dense(whole).owned())
     allowed = whole > EXCLUDED
+    if literally:
+        allowed = torch.where(allowed.any(-1, keepdim=True), allowed, whole > -torch.inf)
     added = whole.masked_fill(~allowed, 0.0)
     # A NaN in the mask compares as excluded, but in the model it spoiled its row: it must do so here.
     if bool(whole.isnan().any()):
         allowed, added = allowed | whole.isnan(), whole
     sets = None if bool(allowed.all()) else KeySets.from_dense(allowed)
     return ReadMask(sets, added.clone() if bool((added != 0).any()) else None)
-
-
-def _own(sets: KeySets) -> KeySets:
-    """Without a reference to the model's own tensor."""
-    return sets if sets.dense is None else KeySets(sets.intervals, sets.dense.clone())
 
 
 def _from_block_mask(mask: Any, n_queries: int, n_keys: int) -> Tensor:

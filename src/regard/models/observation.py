@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from regard import masks
+from regard.autocast import lowered
+from regard.biases import Bias
 from regard.biases import dense as dense_bias
 from regard.errors import ModelError
 from regard.masks.base import Mask
 from regard.models.flash_mask import flash_mask
 from regard.models.huggingface import HeardCall
 from regard.models.mask_tensors import MaskReader, ReadMask
+from regard.problem import Problem
 from regard.recording.rows import Rows
 from regard.weights import AttentionWeights, attention_weights
 
@@ -25,13 +27,13 @@ class Observation:
 
     query: Tensor
     key: Tensor
-    value: Tensor
+    value: Tensor | None
     mask: Mask | None = None
-    bias: Tensor | None = None
+    bias: Tensor | Bias | None = None
     scale: float | None = None
     softcap: float | None = None
     sink_logits: Tensor | None = None
-    query_start: int | None = None
+    query_start: int | Tensor | None = None
 
     def weights(self, key: Tensor, key_start: int = 0) -> AttentionWeights:
         """The weights of this call over `key`: its keys, wherever they are kept by now."""
@@ -39,7 +41,7 @@ class Observation:
             self.query,
             key,
             self.mask,
-            bias=None if self.bias is None else dense_bias(self.bias),
+            bias=dense_bias(self.bias) if isinstance(self.bias, Tensor) else self.bias,
             scale=self.scale,
             softcap=self.softcap,
             sink_logits=self.sink_logits,
@@ -50,7 +52,8 @@ class Observation:
     @property
     def mask_bytes(self) -> int:
         """What the mask and the bias take, each counted as if no other call shared it."""
-        total = 0 if self.bias is None else self.bias.nbytes
+        bias = self.bias.parameter if isinstance(self.bias, Bias) else self.bias
+        total = 0 if bias is None else bias.nbytes
         if isinstance(self.mask, Rows):
             sets = self.mask.sets
             total += sets.intervals.starts.nbytes + sets.intervals.ends.nbytes
@@ -59,7 +62,26 @@ class Observation:
 
     def first_keys(self, count: int) -> Observation:
         """The same over the first `count` keys only; mask and bias must fit already."""
-        return replace(self, key=self.key[..., :count, :], value=self.value[..., :count, :])
+        value = None if self.value is None else self.value[..., :count, :]
+        return replace(self, key=self.key[..., :count, :], value=value)
+
+    @classmethod
+    def of(cls, problem: Problem) -> Observation:
+        """What regard itself was asked to compute; positions count from the first key."""
+        bias, frame, sets = problem.bias, problem.frame, problem.sets
+        everything = sets.dense is None and bool((sets.intervals.counts() == problem.n_keys).all())
+        sinks = problem.sink_logits
+        return cls(
+            problem.query.detach(),
+            problem.key.detach(),
+            None if problem.value is None else problem.value.detach(),
+            mask=None if everything else Rows(sets.owned()),
+            bias=None if bias is None else replace(bias, parameter=bias.parameter.detach().clone()),
+            scale=problem.scale,
+            softcap=problem.softcap,
+            sink_logits=None if sinks is None else sinks.detach().clone(),
+            query_start=frame.query_start - frame.key_start,
+        )
 
 
 def observe(call: HeardCall, reader: MaskReader) -> Observation:
@@ -74,7 +96,7 @@ def observe(call: HeardCall, reader: MaskReader) -> Observation:
             raise ModelError(f"its {name} must have shape (batch, heads, tokens, head_dim), got {shape}")
     batch = max(call.query.shape[0], call.key.shape[0])
     query, key, value = (
-        _as_computed(t).expand(batch, -1, -1, -1) for t in (call.query, call.key, call.value)
+        lowered(t.detach(), t).expand(batch, -1, -1, -1) for t in (call.query, call.key, call.value)
     )
     seen = Observation(query, key, value, scale=call.options.get("scaling"))
     return _RULES.get(_family(call.implementation), _like_sdpa)(call, seen, reader)
@@ -107,7 +129,7 @@ def _like_eager(call: HeardCall, seen: Observation, reader: MaskReader) -> Obser
     """The mask says everything; softcap, then bias and mask, then the sink."""
     n_queries, n_keys = seen.query.shape[-2], seen.key.shape[-2]
     read = reader.read(call.attention_mask, n_queries, n_keys)
-    seen = _masked(seen, _without_unused_slots(call, read, n_queries, n_keys))
+    seen = masked(seen, _without_unused_slots(call, read, n_queries, n_keys))
     seen = replace(seen, softcap=call.options.get("softcap") or None, sink_logits=_sinks(call, seen))
     return _with_position_bias(call, seen)
 
@@ -145,7 +167,8 @@ def _without_unused_slots(call: HeardCall, read: ReadMask, n_queries: int, n_key
     return read
 
 
-def _masked(seen: Observation, read: ReadMask) -> Observation:
+def masked(seen: Observation, read: ReadMask) -> Observation:
+    """An observation under a mask that was read, over the keys that the mask knows."""
     if read.sets is None:
         return replace(seen, bias=read.bias)
     return replace(seen.first_keys(read.sets.intervals.n_keys), mask=Rows(read.sets), bias=read.bias)
@@ -174,11 +197,3 @@ def _sinks(call: HeardCall, seen: Observation) -> Tensor | None:
         came = tuple(sinks.shape) if isinstance(sinks, Tensor) else type(sinks).__name__
         raise ModelError(f"its sinks must be one logit for each of {n_heads} heads, got {came}")
     return sinks.detach().reshape(n_heads).clone()
-
-
-def _as_computed(tensor: Tensor) -> Tensor:
-    """In the dtype that autocast has the model's products computed in."""
-    tensor, device = tensor.detach(), tensor.device.type
-    if torch.is_autocast_enabled(device) and tensor.dtype != torch.float64:
-        return tensor.to(torch.get_autocast_dtype(device))
-    return tensor
