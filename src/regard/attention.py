@@ -162,7 +162,7 @@ def attention(
         return attend_opaquely(query, key, value, mask, engine=engine, **options)
     problem, layout = prepare(query, key, value, mask, **options)
     output, _, _ = _attend(choose(engine, problem), problem)
-    if listening.listeners:
+    if listening.listeners.now:
         listening.tell(problem)
     return layout.restore(output)
 
@@ -185,7 +185,7 @@ def _with_weights(
     chosen = choose(engine, problem)
     output, logsumexp, normalizer = _attend(chosen, problem)
     weights = AttentionWeights(_detached(problem), chosen, normalizer, layout, logsumexp)
-    if listening.listeners:
+    if listening.listeners.now:
         listening.tell(problem)
     return layout.restore(output), weights
 

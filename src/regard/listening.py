@@ -1,47 +1,60 @@
-"""Who is told of the attention that regard computes: nobody, unless a model that calls it is being watched."""
+"""Who is told of the attention that regard computes: nobody, unless a watched model calls it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Generic, TypeVar
 
 from regard.problem import Problem
 
-# What was computed, or in words why there is no one matrix of its weights.
-Listener = Callable[[Problem | str], None]
+T = TypeVar("T")
 
-listeners: tuple[Listener, ...] = ()
-_lock = threading.Lock()
+
+class Listeners(Generic[T]):
+    """Those who are told of something, each for the time of a block, in whatever thread.
+
+    `install` is called before the first comes, and what it returns after the last has gone.
+    """
+
+    def __init__(self, install: Callable[[], Callable[[], None]] | None = None) -> None:
+        self.now: tuple[T, ...] = ()
+        self._install = install
+        self._uninstall: Callable[[], None] | None = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def among(self, one: T) -> Iterator[None]:
+        """With `one` among them, last, until the block ends."""
+        with self._lock:
+            if self._install is not None and not self.now:
+                self._uninstall = self._install()
+            self.now = (*self.now, one)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.now = tuple(other for other in self.now if other is not one)
+                if self._uninstall is not None and not self.now:
+                    self._uninstall()
+                    self._uninstall = None
 
 
 class _Thread(threading.local):
     silent = 0
 
 
+# Each is told what was computed, or in words why there is no one matrix of its weights. The short way tells
+# nobody: it is closed while a watched model runs, since a function mode is active then.
+listeners: Listeners[Callable[[Problem | str], None]] = Listeners()
 _thread = _Thread()
 
 
-@contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Tell `listener` of every eager call, in whatever thread, until the block ends.
-
-    The short way tells nobody. It is closed while a watched model runs: a function mode is then active.
-    """
-    global listeners
-    with _lock:
-        listeners = (*listeners, listener)
-    try:
-        yield
-    finally:
-        with _lock:
-            listeners = tuple(other for other in listeners if other is not listener)
-
-
 def tell(call: Problem | str) -> None:
-    """Tell everybody who listens, unless the call is a part of one that is heard as a whole."""
+    """Tell everybody who listens, unless the call is part of one that is heard as a whole."""
     if not is_silent():
-        for listener in listeners:
+        for listener in listeners.now:
             listener(call)
 
 
@@ -56,5 +69,5 @@ def silently() -> Iterator[None]:
 
 
 def is_silent() -> bool:
-    """Whether this thread computes a part of a call that is heard as a whole."""
+    """Whether this thread computes part of a call that is heard as a whole."""
     return _thread.silent > 0

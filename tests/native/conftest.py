@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,11 @@ import pytest
 
 # A process that takes longer hangs: nothing here computes for more than seconds.
 HANGS_AFTER = 120
+
+
+def _hears_ctrl_c() -> None:
+    """What a shell runs in the background ignores Ctrl-C, and hands that down."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
@@ -25,6 +31,7 @@ def run_python() -> Callable[..., str]:
             capture_output=True,
             text=True,
             timeout=HANGS_AFTER,
+            preexec_fn=_hears_ctrl_c,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode, _push_mode
 
-from regard.listening import is_silent, silently
+from regard.listening import Listeners, is_silent, silently
 from regard.torch_drop_in import scaled_dot_product_attention
 
 _DOT_PRODUCT = inspect.signature(scaled_dot_product_attention)
@@ -49,28 +49,10 @@ class FunctionCall:
 # Gets a call, and what computes it as it would have been; gives what the caller is to get.
 Handler = Callable[[FunctionCall, Callable[[], Any]], Any]
 
-_lock = threading.Lock()
-_handlers: tuple[Handler, ...] = ()
-_softmax_listeners: tuple[Callable[[], None], ...] = ()
-
-
-@contextmanager
-def handling(handler: Handler, softmax: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hand every call to `handler`, in threads where the mode is on, until the block ends.
-
-    The handler of an inner block stands around those of outer ones. `softmax` is told of every softmax that
-    no attention function computed.
-    """
-    global _handlers, _softmax_listeners
-    with _lock:
-        _handlers = (*_handlers, handler)
-        _softmax_listeners = (*_softmax_listeners, *([softmax] if softmax else []))
-    try:
-        yield
-    finally:
-        with _lock:
-            _handlers = tuple(other for other in _handlers if other is not handler)
-            _softmax_listeners = tuple(other for other in _softmax_listeners if other is not softmax)
+# The handler of an inner block stands around those of outer ones.
+handlers: Listeners[Handler] = Listeners()
+# Told of every softmax that no attention function computed.
+softmax_listeners: Listeners[Callable[[], None]] = Listeners()
 
 
 @contextmanager
@@ -85,9 +67,8 @@ def intercepting(handler: Handler) -> Iterator[None]:
     ...     model(inputs)
     """
     _thread.blocks += 1
-    _thread.settle()
     try:
-        with handling(handler):
+        with handlers.among(handler), mode(on=True):
             yield
     finally:
         _thread.blocks -= 1
@@ -106,25 +87,25 @@ class _Mode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        compute = functools.partial(func, *args, **(kwargs or {}))
+        kwargs = {} if kwargs is None else kwargs
         signature = _SIGNATURES.get(func)
         if signature is None:
             if func in _SOFTMAX and not is_silent():
-                for listener in _softmax_listeners:
+                for listener in softmax_listeners.now:
                     listener()
-            return compute()
+            return func(*args, **kwargs)
         if not heard_now():
-            return compute()
-        bound = signature.bind(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         call = FunctionCall(signature is _MULTI_HEAD, bound.arguments)
 
-        def silent() -> Any:
+        def alone() -> Any:
             with silently():
-                return func(*args, **(kwargs or {}))
+                return func(*args, **kwargs)
 
-        compute = silent
-        for handler in _handlers:
+        compute: Callable[[], Any] = alone
+        for handler in handlers.now:
             compute = functools.partial(handler, call, compute)
         return compute()
 
@@ -132,30 +113,36 @@ class _Mode(TorchFunctionMode):
 class _Thread(threading.local):
     """Whether the mode is on in this thread, and who wants it to be."""
 
-    blocks = 0
-    running = False
+    blocks = 0  # of `intercepting`
+    wanted = False
     on = False
 
     def settle(self) -> None:
         """Turn the mode on or off, as is wanted. Under somebody's own mode it stays where it is."""
-        wanted = self.running or self.blocks > 0
+        wanted = self.wanted or self.blocks > 0
         if wanted and not self.on:
-            _MODE.__enter__()
+            _push_mode(_MODE)
             self.on = True
-        elif self.on and not wanted and _innermost_mode() is _MODE:
-            _MODE.__exit__(None, None, None)
+        elif self.on and not wanted and _get_current_function_mode() is _MODE:
+            _pop_mode()
             self.on = False
 
 
-def _innermost_mode() -> Any:
-    depth = torch._C._len_torch_function_stack()
-    return torch._C._get_function_stack_at(depth - 1) if depth else None
-
-
-def while_running(running: bool) -> None:
-    """Turn the mode on in this thread, or off unless a block of `intercepting` wants it."""
-    _thread.running = running
+@contextmanager
+def mode(*, on: bool) -> Iterator[None]:
+    """The mode in this thread until the block ends: on, or off if nobody else wants it on."""
+    before, _thread.wanted = _thread.wanted, on
     _thread.settle()
+    try:
+        yield
+    finally:
+        _thread.wanted = before
+        _thread.settle()
+
+
+def mode_is_on() -> bool:
+    """Whether calls that this thread makes now are handed to the handlers."""
+    return _thread.on
 
 
 _MODE = _Mode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,24 +11,21 @@ from torch import Tensor, nn
 
 from regard import listening
 from regard.errors import ModelError
-from regard.models import functional, huggingface, running
+from regard.models import functional, huggingface, running, torch_modules
 from regard.models.functional import FunctionCall
 from regard.models.huggingface import HeardCall
 from regard.models.mask_tensors import MaskReader
 from regard.models.observation import Observation, observe
-from regard.models.running import ModuleCall, has_fast_path, running_modules
+from regard.models.running import running_modules
 from regard.models.steps import Steps
 from regard.models.torch_dot_product import heads_inside, observe_dot_product
-from regard.models.torch_multi_head import arguments_of_layer, arguments_of_module, observe_multi_head
+from regard.models.torch_multi_head import observe_multi_head
 from regard.problem import Problem
 
 # What a call computed, and its output `[B, N, Hq, Ev]` where the two are to be compared.
 Read = Callable[[MaskReader], tuple[Observation, Tensor | None]]
 # Gets the modules that make the call, outermost first, and where it computes.
 Hear = Callable[[Sequence[nn.Module], torch.device, Read], None]
-
-# From what a module was called with to the arguments of `F.multi_head_attention_forward`.
-Arguments = Callable[[tuple[Any, ...], Mapping[str, Any]], dict[str, Any]]
 
 
 class Sources:
@@ -45,9 +41,11 @@ class Sources:
         """Hear, until the block ends."""
         with (
             huggingface.listening(self._huggingface),
-            functional.handling(self._function, self._by_hand),
-            listening.listening(self._regard),
-            running.following(self),
+            functional.handlers.among(self._function),
+            functional.softmax_listeners.among(self._by_hand),
+            listening.listeners.among(self._regard),
+            torch_modules.listeners.among(self._torch_module),
+            running.followers.among(self),
         ):
             yield
 
@@ -56,41 +54,30 @@ class Sources:
         if module is self._model:
             self._steps.begin()
 
-    def left(self, module: nn.Module, call: ModuleCall | None) -> None:
-        """See `running.Follower`: what torch's own modules computed is told by their arguments."""
-        try:
-            if call is not None and has_fast_path(type(module)) and functional.heard_now():
-                if isinstance(module, nn.MultiheadAttention):
-                    self._multi_head(module, partial(arguments_of_module, module), call)
-                elif isinstance(module, nn.TransformerEncoderLayer) and not call.called_others:
-                    self._multi_head(module.self_attn, partial(arguments_of_layer, module), call)
-        finally:
-            if module is self._model:
-                self._steps.end()
+    def left(self, module: nn.Module) -> None:
+        """See `running.Follower`."""
+        if module is self._model:
+            self._steps.end()
 
     def _huggingface(self, call: HeardCall) -> None:
         output = None if call.options.get("dropout") else call.output
         self._hear([call.module], call.query.device, lambda masks: (observe(call, masks), output))
 
     def _function(self, call: FunctionCall, compute: Callable[[], Any]) -> Any:
-        answer, modules = compute(), running_modules()
-        if not modules or has_fast_path(type(modules[-1])):
-            return answer
-        given = call.arguments
-        if call.multi_head:
-            self._hear(modules, given["query"].device, lambda masks: (observe_multi_head(given, masks), None))
-            return answer
+        answer, given = compute(), call.arguments
 
         def read(masks: MaskReader) -> tuple[Observation, Tensor | None]:
+            if call.multi_head:
+                return observe_multi_head(given, masks), None
             seen = observe_dot_product(given, masks)
             return seen, None if given["dropout_p"] else heads_inside(answer, seen)
 
-        self._hear(modules, given["query"].device, read)
+        self._hear(running_modules(), given["query"].device, read)
         return answer
 
-    def _multi_head(self, module: nn.MultiheadAttention, arguments: Arguments, call: ModuleCall) -> None:
+    def _torch_module(self, module: nn.MultiheadAttention, arguments: Callable[[], dict[str, Any]]) -> None:
         def read(masks: MaskReader) -> tuple[Observation, Tensor | None]:
-            return observe_multi_head(arguments(call.args, call.kwargs), masks), None
+            return observe_multi_head(arguments(), masks), None
 
         self._hear([*running_modules(), module], module.out_proj.weight.device, read)
 

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.functional import _in_projection as in_projection  # type: ignore[attr-defined]
+from torch.nn.functional import _in_projection_packed as in_projection_packed  # type: ignore[attr-defined]
 
 from regard.autocast import lowered
 from regard.errors import ModelError
@@ -23,9 +25,7 @@ _MODULE = inspect.signature(nn.MultiheadAttention.forward)
 _LAYER = inspect.signature(nn.TransformerEncoderLayer.forward)
 
 
-def arguments_of_module(
-    module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
+def arguments_of_module(module: nn.MultiheadAttention, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """What the module hands to `F.multi_head_attention_forward`, or would off its fast path."""
     bound = _MODULE.bind(module, *args, **kwargs)
     bound.apply_defaults()
@@ -63,17 +63,14 @@ def arguments_of_module(
     }
 
 
-def arguments_of_layer(
-    layer: nn.TransformerEncoderLayer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
+def arguments_of_layer(layer: nn.TransformerEncoderLayer, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """The same for the attention of a layer that computed all of itself in its fast path."""
     bound = _LAYER.bind(layer, *args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
-    # A module would tell its hooks that it was called.
     source = layer.norm1.forward(given["src"]) if layer.norm_first else given["src"]
     masks = {"attn_mask": given["src_mask"], "key_padding_mask": given["src_key_padding_mask"]}
-    return arguments_of_module(layer.self_attn, (source,) * 3, masks)
+    return arguments_of_module(layer.self_attn, source, source, source, **masks)
 
 
 def observe_multi_head(arguments: Mapping[str, Any], reader: MaskReader) -> Observation:
@@ -104,9 +101,9 @@ def _projected(arguments: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
     if arguments["use_separate_proj_weight"]:
         weights = (arguments[f"{name[0]}_proj_weight"] for name in names)
         biases = (None,) * 3 if bias is None else bias.chunk(3)
-        parts = functional._in_projection(*given.values(), *weights, *biases)
+        parts = in_projection(*given.values(), *weights, *biases)
     else:
-        parts = tuple(functional._in_projection_packed(*given.values(), arguments["in_proj_weight"], bias))
+        parts = tuple(in_projection_packed(*given.values(), arguments["in_proj_weight"], bias))
     batch, width = parts[0].shape[1:]
     num_heads = arguments["num_heads"]
     head_dim = width // num_heads
