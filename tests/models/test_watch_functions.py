@@ -67,7 +67,7 @@ PADDING = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 0]], dtype=torch.boo
         (PADDING[:, None, None], PADDING[:, None, None].expand(2, 4, 6, 6), None),
         (FLOAT_MASK, None, FLOAT_MASK),
         (FLOAT_MASK.expand(4, 6, 6), None, FLOAT_MASK),
-        (FLOAT_MASK[0], None, FLOAT_MASK[0].expand(6, 6)),
+        (FLOAT_MASK[:1], None, FLOAT_MASK[:1].expand(6, 6)),
         (FLOAT_MASK.masked_fill(FLOAT_MASK > 0, -torch.inf), FLOAT_MASK <= 0, FLOAT_MASK),
         (torch.zeros(6, 6).masked_fill(FLOAT_MASK > 0, -1e9), FLOAT_MASK <= 0, None),
     ],
@@ -335,6 +335,7 @@ def test_a_softmax_by_hand_is_named():
         model(X)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_a_traced_model_says_so():
     traced = torch.jit.trace(Block(), X, check_trace=False)
     with pytest.raises(NothingSeenError, match="traced or scripted"), watch(traced):

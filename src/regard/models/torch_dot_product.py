@@ -44,7 +44,7 @@ def _held(read: ReadMask, n_queries: int, n_keys: int) -> int | None:
     Its queries then are the last of the keys that are held: each sees itself and nothing after.
     """
     last = read.last_key
-    if read.sets is None or read.sets.dense is not None or not n_queries < last < n_keys:
+    if read.sets is None or read.sets.dense is not None or not n_queries <= last < n_keys:
         return None
     intervals = read.sets.intervals
     ends = intervals.ends.where(intervals.ends > intervals.starts, 0).amax(-1)
