@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,14 +46,8 @@ _restore: Callable[[], None] | None = None
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Tell `listener` of every attention call, in whatever thread, until the block ends.
-
-    Where transformers has not been imported there is no model of it, and nothing to do.
-    """
+    """Tell `listener` of every attention call, in whatever thread, until the block ends."""
     global _listeners, _restore
-    if "transformers.modeling_utils" not in sys.modules:
-        yield
-        return
     with _lock:
         if _restore is None:
             _restore = _install()
@@ -71,8 +64,12 @@ def listening(listener: Listener) -> Iterator[None]:
 
 def _install() -> Callable[[], None]:
     """Wrap what `AttentionInterface` hands out; the returned function undoes it."""
-    from transformers.modeling_utils import AttentionInterface
-
+    try:
+        from transformers.modeling_utils import AttentionInterface
+    except ImportError:
+        raise MissingExtraError(
+            "watching a model needs Hugging Face transformers: `pip install regard[hf]`"
+        ) from None
     if not hasattr(AttentionInterface, "get_interface"):
         raise MissingExtraError(
             "watching a model needs transformers 5 or later: `pip install --upgrade regard[hf]`"

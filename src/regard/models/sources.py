@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ class Sources:
     def open(self) -> Iterator[None]:
         """Hear, until the block ends."""
         with (
-            huggingface.listening(self._huggingface),
+            huggingface.listening(self._huggingface) if self._of_transformers() else nullcontext(),
             functional.handlers.among(self._function),
             functional.softmax_listeners.among(self._by_hand),
             listening.listeners.among(self._regard),
@@ -58,6 +58,13 @@ class Sources:
         """See `running.Follower`."""
         if module is self._model:
             self._steps.end()
+
+    def _of_transformers(self) -> bool:
+        """Whether anything in the model is of Hugging Face transformers; others can do without it."""
+        bases = {
+            base.__module__.partition(".")[0] for module in self.modules for base in type(module).__mro__
+        }
+        return "transformers" in bases
 
     def _huggingface(self, call: HeardCall) -> None:
         output = None if call.options.get("dropout") else call.output
