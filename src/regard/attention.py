@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from regard import online_softmax
+from regard import listening, online_softmax
 from regard.autocast import as_autocast_has_it
 from regard.biases import Bias
 from regard.compiling import outside_graphs, seen_from_outside, stand_for_others
@@ -155,6 +155,8 @@ def attention(
         return attend_opaquely(query, key, value, mask, engine=engine, **options)
     problem, layout = prepare(query, key, value, mask, **options)
     output, _, _ = attend(choose(engine, problem), problem)
+    if listening.listeners.now:
+        listening.tell(problem)
     return layout.restore(output)
 
 
@@ -176,6 +178,8 @@ def _with_weights(
     chosen = choose(engine, problem)
     output, logsumexp, normalizer = attend(chosen, problem)
     weights = AttentionWeights(problem, chosen, normalizer, layout, logsumexp)
+    if listening.listeners.now:
+        listening.tell(problem)
     return layout.restore(output), weights
 
 

@@ -66,7 +66,7 @@ def scaled_dot_product_attention(
     check_tensors({"query": query, "key": key, "value": value})
     if is_causal and attn_mask is not None:
         raise ArgumentError("`attn_mask` must be None when `is_causal` is set, got both")
-    query, key, value = _heads_as_batch(query, key, value, enable_gqa)
+    query, key, value = heads_as_batch(query, key, value, enable_gqa)
     mask = _CAUSAL if is_causal else None
     bias: Bias | None = None
     if attn_mask is not None:
@@ -90,7 +90,7 @@ def _same_heads(query: Tensor, key: Tensor) -> bool:
         return False
 
 
-def _heads_as_batch(
+def heads_as_batch(
     query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Without grouped heads torch broadcasts the heads like any batch dimension, and ranks too."""
@@ -120,7 +120,7 @@ def _understood(
         raise ArgumentTypeError(f"`attn_mask` must be a tensor, got a {type(attn_mask).__name__}")
     if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
         raise ArgumentTypeError(f"`attn_mask` must be boolean or floating point, got dtype {attn_mask.dtype}")
-    attn_mask = _four_dimensional(attn_mask, query, key, value)
+    attn_mask = four_dimensional_mask(attn_mask, query, key, value)
     if attn_mask.dtype == torch.bool:
         return masks.dense(attn_mask), None
     found = None if without_values(attn_mask) else scan_additive(attn_mask)
@@ -154,7 +154,7 @@ def split_additive(additive: Tensor) -> tuple[Tensor, Tensor | None]:
     return allowed.expand(additive.shape), rest.expand(additive.shape) if left else None
 
 
-def _four_dimensional(attn_mask: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def four_dimensional_mask(attn_mask: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Broadcast as torch does, then with one batch dimension: `[B or 1, Hq or 1, N, M]`."""
     lead = batch_shape({"query": query, "key": key, "value": value})
     heads = (query.shape[-3],) if query.dim() > 2 else ()

@@ -69,7 +69,8 @@ def test_a_generation_joins_to_the_rows_of_one_eager_pass(smollm2, cache):
         assert_rows_equal(joined, expected[layer], mask)
         assert_statistics_equal(joined, expected[layer], mask)
         calls = [call for call in recording if call.layer == layer]
-        torch.testing.assert_close(joined[..., -1, :], calls[-1].weights[..., 0, :], atol=1e-6, rtol=1e-5)
+        # One row and many have kernels of their own.
+        torch.testing.assert_close(joined[..., -1, :], calls[-1].weights[..., 0, :])
         positions = (torch.arange(n_prompt + 4)[:, None] - torch.arange(n_prompt + 4)).abs()
         distance = (joined.to_dense() * positions).sum(-1)
         torch.testing.assert_close(joined.distance(), distance, atol=1e-4, rtol=1e-5)

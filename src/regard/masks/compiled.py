@@ -132,6 +132,10 @@ class KeySets:
         intervals = scan(mask)
         return cls(intervals) if intervals is not None else cls(hull(mask), mask)
 
+    def owned(self) -> KeySets:
+        """The same without a reference to the tensor of whoever made the mask."""
+        return self if self.dense is None else KeySets(self.intervals, self.dense.clone())
+
     @property
     def affine(self) -> tuple[int, int, int, int] | None:
         """The intervals as (first start, start step, first end, end step), if they are such: see `MovingRun`.

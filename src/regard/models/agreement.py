@@ -18,6 +18,8 @@ def require_agreement(seen: Observation, output: Tensor) -> None:
     `output` is `[B, N, Hq, Ev]`, as attention functions return it. A model whose function does something
     that no argument of the call tells of (a gate, a selection of keys) is refused here, never misrepresented.
     """
+    if seen.value is None:
+        return
     batch, n_heads, n_queries = seen.query.shape[:3]
     if output.numel() != batch * n_queries * n_heads * seen.value.shape[-1]:
         raise ModelError(
@@ -26,15 +28,18 @@ def require_agreement(seen: Observation, output: Tensor) -> None:
         )
     if output.numel() == 0 or seen.key.shape[2] == 0:
         return
+    value = _computed(seen.value)
     rows = torch.linspace(0, n_queries - 1, min(_ROWS, n_queries), device=output.device).long()
     logits, reach = _logits(seen, rows)
     live = logits.amax(-1) > -torch.inf
     weights = torch.softmax(_with_sink(logits, seen.sink_logits), -1)[..., : logits.shape[-1]]
-    ours = _grouped(weights, seen.value.float())
-    theirs = output.detach().reshape(batch, n_queries, n_heads, -1).transpose(1, 2)[:, :, rows].float()
+    ours = _grouped(weights, value)
+    theirs = (
+        output.detach().reshape(batch, n_queries, n_heads, -1).transpose(1, 2)[:, :, rows].to(value.dtype)
+    )
     gap = (ours - theirs).abs().amax(-1)
     # Scores are off by eps times the largest they can be, weights by that share of themselves.
-    tolerance = 16 * torch.finfo(seen.query.dtype).eps * (1 + reach) * seen.value.float().abs().amax()
+    tolerance = 16 * torch.finfo(seen.query.dtype).eps * (1 + reach) * value.abs().amax()
     # Kernels fill rows that may attend nothing each in its own way; a NaN in the model is no fault of ours.
     wrong = live & gap.isfinite() & (gap > tolerance)
     if bool(wrong.any()):
@@ -46,7 +51,7 @@ def require_agreement(seen: Observation, output: Tensor) -> None:
 
 def _logits(seen: Observation, rows: Tensor) -> tuple[Tensor, Tensor]:
     """The logits of some rows, `[B, Hq, R, M]`, and how large their parts can be, `[B, Hq, R]`."""
-    query, key = seen.query[:, :, rows].float(), seen.key.float()
+    query, key = _computed(seen.query[:, :, rows]), _computed(seen.key)
     n_queries, n_keys = seen.query.shape[2], key.shape[2]
     scale = query.shape[-1] ** -0.5 if seen.scale is None else seen.scale
     longest = key.norm(dim=-1).amax(-1).repeat_interleave(query.shape[1] // key.shape[1], dim=1)
@@ -54,9 +59,10 @@ def _logits(seen: Observation, rows: Tensor) -> tuple[Tensor, Tensor]:
     logits = _grouped(query, key.mT) * scale
     if seen.softcap is not None:
         logits = seen.softcap * torch.tanh(logits / seen.softcap)
-    if seen.bias is not None:
-        logits = logits + seen.bias[..., rows, :].float()
-        reach = reach + seen.bias[..., rows, :].float().abs().amax(-1)
+    if isinstance(seen.bias, Tensor):
+        bias = _computed(seen.bias[..., rows, :])
+        logits = logits + bias
+        reach = reach + bias.abs().amax(-1)
     if seen.mask is not None:
         frame = Frame.of(n_queries, n_keys, seen.query_start, 0, device=key.device)
         allowed = seen.mask.compile(frame).allowed(rows, slice(0, n_keys))
@@ -64,10 +70,15 @@ def _logits(seen: Observation, rows: Tensor) -> tuple[Tensor, Tensor]:
     return logits, reach
 
 
+def _computed(tensor: Tensor) -> Tensor:
+    """In the precision of the comparison."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
 def _with_sink(logits: Tensor, sink_logits: Tensor | None) -> Tensor:
     if sink_logits is None:
         return logits
-    sink = sink_logits.float().view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
+    sink = _computed(sink_logits).view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
     return torch.cat([logits, sink], -1)
 
 

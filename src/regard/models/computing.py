@@ -67,6 +67,7 @@ def compute(call: HeardCall, *, keep_normalizer: bool) -> tuple[HeardCall, Tenso
     try:
         _check_options(call)
         seen = observe(call, _masks)
+        assert seen.value is not None
         arguments: dict[str, Any] = {
             **seen.options(),
             "dropout_p": _dropout(call),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 import torch
 
 from regard.errors import MissingExtraError
+from regard.listening import silently
 from regard.models.computing import compute, verify
 from regard.models.heard import HeardCall
 
@@ -68,8 +70,14 @@ def attention_interface(purpose: str) -> Any:
 
 @contextmanager
 def _among(others: list[One], one: One, purpose: str) -> Iterator[None]:
-    """Wrap attention functions, with `one` among `others`, until the block ends."""
+    """Wrap attention functions, with `one` among `others`, until the block ends.
+
+    Where transformers has not been imported there is no model of it, and nothing to do.
+    """
     global _restore
+    if "transformers.modeling_utils" not in sys.modules:
+        yield
+        return
     with _lock:
         if _restore is None:
             _restore = _install(attention_interface(purpose))
@@ -119,13 +127,14 @@ def _observed(function: Callable[..., Any], implementation: str) -> Callable[...
             call = plan(call)
         # A backward pass only repeats calls that were heard.
         listeners = tuple(_listeners) if torch._C._current_graph_task_id() == -1 else ()
-        if call.engine is None:
-            answer = function(*args, **kwargs)
-            call = replace(call, output=answer[0])
-        else:
-            verify(call, function)
-            call, weights = compute(call, keep_normalizer=bool(listeners))
-            answer = call.output, weights
+        with silently():
+            if call.engine is None:
+                answer = function(*args, **kwargs)
+                call = replace(call, output=answer[0])
+            else:
+                verify(call, function)
+                call, weights = compute(call, keep_normalizer=bool(listeners))
+                answer = call.output, weights
         for listener in listeners:
             listener(call)
         return answer

@@ -53,22 +53,23 @@ class MaskReader:
     def __init__(self) -> None:
         self._known: tuple[tuple[weakref.ref[Tensor], Any, ReadMask], ...] = ()
 
-    def read(self, mask: Any, n_queries: int, n_keys: int) -> ReadMask:
+    def read(self, mask: Any, n_queries: int, n_keys: int, *, literally: bool = False) -> ReadMask:
         """A boolean (True = may attend) or additive mask that broadcasts to `[B, Hq, N, M]`, or a BlockMask.
 
-        Keys past `n_keys` are ignored, as the models' own functions do.
+        Keys past `n_keys` are ignored, as the models' own functions do. A row in which everything is lowered
+        as "masked" is empty, which is what is meant; read `literally` it attends evenly, as it is computed.
         """
         if mask is None:
             return ReadMask(None)
         version = version_of(mask) if isinstance(mask, Tensor) else None
         # What inference mode makes does not serve outside of it.
-        known = (n_queries, n_keys, version, torch.is_inference_mode_enabled())
+        known = (n_queries, n_keys, literally, version, torch.is_inference_mode_enabled())
         for reference, state, read in self._known:
             if reference() is mask and state == known and version is not None:
                 return read
         if not isinstance(mask, Tensor):
             return ReadMask(KeySets.from_dense(_from_block_mask(mask, n_queries, n_keys)))
-        read = _read(mask, n_queries, n_keys)
+        read = _read(mask, n_queries, n_keys, literally)
         # A graph that leads to the mask serves once. A thread that loses the race reads again, no more.
         if version is not None and not mask.requires_grad:
             entry = (weakref.ref(mask, self._forget), known, read)
@@ -80,7 +81,7 @@ class MaskReader:
         self._known = tuple(entry for entry in self._known if entry[0] is not reference)
 
 
-def _read(mask: Tensor, n_queries: int, n_keys: int) -> ReadMask:
+def _read(mask: Tensor, n_queries: int, n_keys: int, literally: bool) -> ReadMask:
     boolean = mask.dtype == torch.bool
     if not boolean and not mask.is_floating_point():
         raise ModelError(f"its attention mask must be boolean or added to the scores, got dtype {mask.dtype}")
@@ -96,19 +97,16 @@ def _read(mask: Tensor, n_queries: int, n_keys: int) -> ReadMask:
         )
     whole = whole[..., :n_keys].expand(-1, -1, n_queries, n_keys)
     if boolean:
-        return ReadMask(_own(KeySets.from_dense(whole)))
+        return ReadMask(KeySets.from_dense(whole).owned())
     allowed = whole > EXCLUDED
+    if literally:
+        allowed = torch.where(allowed.any(-1, keepdim=True), allowed, whole > -torch.inf)
     added = whole.masked_fill(~allowed, 0.0)
     # A NaN in the mask compares as excluded, but in the model it spoiled its row: it must do so here.
     if bool(whole.isnan().any()):
         allowed, added = allowed | whole.isnan(), whole
     sets = None if bool(allowed.all()) else KeySets.from_dense(allowed)
     return ReadMask(sets, added.clone() if bool((added != 0).any()) else None)
-
-
-def _own(sets: KeySets) -> KeySets:
-    """Without a reference to the model's own tensor."""
-    return sets if sets.dense is None else KeySets(sets.intervals, sets.dense.clone())
 
 
 def _from_block_mask(mask: Any, n_queries: int, n_keys: int) -> Tensor:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from regard import masks
+from regard.autocast import lowered
+from regard.biases import Bias
 from regard.biases import dense as dense_bias
 from regard.errors import ModelError
 from regard.masks.base import Mask
@@ -18,7 +19,7 @@ from regard.models.flash_mask import combined, flash_mask, packed, window
 from regard.models.heard import HeardCall
 from regard.models.mask_tensors import MaskReader, ReadMask
 from regard.online_softmax import Normalizer
-from regard.problem import prepare
+from regard.problem import Problem, prepare
 from regard.recording.parts import Parts
 from regard.recording.rows import Rows
 from regard.weights import AttentionWeights, attention_weights
@@ -30,30 +31,27 @@ class Observation:
 
     query: Tensor
     key: Tensor
-    value: Tensor
+    value: Tensor | None
     mask: Mask | None = None
-    bias: Tensor | None = None
+    bias: Tensor | Bias | None = None
     scale: float | None = None
     softcap: float | None = None
     sink_logits: Tensor | None = None
-    query_start: int | None = None
+    query_start: int | Tensor | None = None
+    normalizer: Normalizer | None = None  # of the weights, where regard has just computed the output
 
-    def weights(
-        self, key: Tensor, key_start: int = 0, normalizer: Normalizer | None = None
-    ) -> AttentionWeights:
-        """The weights of this call over `key`: its keys, wherever they are kept by now.
-
-        A `normalizer` is that of these weights, known from computing the output.
-        """
-        if normalizer is None:
-            return attention_weights(self.query, key, self.mask, **self.options(key_start))
-        problem, layout = prepare(self.query, key, None, self.mask, **self.options(key_start))
-        return Parts(problem, normalizer, layout).assemble()
+    def weights(self, key: Tensor, key_start: int = 0) -> AttentionWeights:
+        """The weights of this call over `key`: its keys, wherever they are kept by now."""
+        options = self.options(key_start)
+        if self.normalizer is None:
+            return attention_weights(self.query, key, self.mask, **options)
+        problem, layout = prepare(self.query, key, None, self.mask, **options)
+        return Parts(problem, self.normalizer, layout).assemble()
 
     def options(self, key_start: int = 0) -> dict[str, Any]:
         """The keywords of `regard.attention` for keys that begin at `key_start`."""
         return {
-            "bias": None if self.bias is None else dense_bias(self.bias),
+            "bias": dense_bias(self.bias) if isinstance(self.bias, Tensor) else self.bias,
             "scale": self.scale,
             "softcap": self.softcap,
             "sink_logits": self.sink_logits,
@@ -64,7 +62,8 @@ class Observation:
     @property
     def mask_bytes(self) -> int:
         """What the mask and the bias take, each counted as if no other call shared it."""
-        total = 0 if self.bias is None else self.bias.nbytes
+        bias = self.bias.parameter if isinstance(self.bias, Bias) else self.bias
+        total = 0 if bias is None else bias.nbytes
         if isinstance(self.mask, Rows):
             sets = self.mask.sets
             total += sets.intervals.starts.nbytes + sets.intervals.ends.nbytes
@@ -73,7 +72,26 @@ class Observation:
 
     def first_keys(self, count: int) -> Observation:
         """The same over the first `count` keys only; mask and bias must fit already."""
-        return replace(self, key=self.key[..., :count, :], value=self.value[..., :count, :])
+        value = None if self.value is None else self.value[..., :count, :]
+        return replace(self, key=self.key[..., :count, :], value=value)
+
+    @classmethod
+    def of(cls, problem: Problem) -> Observation:
+        """What regard itself was asked to compute; positions count from the first key."""
+        bias, frame, sets = problem.bias, problem.frame, problem.sets
+        everything = sets.dense is None and bool((sets.intervals.counts() == problem.n_keys).all())
+        sinks = problem.sink_logits
+        return cls(
+            problem.query.detach(),
+            problem.key.detach(),
+            None if problem.value is None else problem.value.detach(),
+            mask=None if everything else Rows(sets.owned()),
+            bias=None if bias is None else replace(bias, parameter=bias.parameter.detach().clone()),
+            scale=problem.scale,
+            softcap=problem.softcap,
+            sink_logits=None if sinks is None else sinks.detach().clone(),
+            query_start=frame.query_start - frame.key_start,
+        )
 
 
 def observe(call: HeardCall, reader: MaskReader) -> Observation:
@@ -87,9 +105,7 @@ def observe(call: HeardCall, reader: MaskReader) -> Observation:
             shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
             raise ModelError(f"its {name} must have shape (batch, heads, tokens, head_dim), got {shape}")
     batch = max(call.query.shape[0], call.key.shape[0])
-    query, key, value = (
-        _as_computed(t).expand(batch, -1, -1, -1) for t in (call.query, call.key, call.value)
-    )
+    query, key, value = (lowered(t, t).expand(batch, -1, -1, -1) for t in (call.query, call.key, call.value))
     seen = Observation(query, key, value, scale=call.options.get("scaling"))
     seen = _RULES.get(family(call.implementation), _like_sdpa)(call, seen, reader)
     return seen if call.besides is None else _besides(seen, call.besides)
@@ -144,7 +160,7 @@ def _like_eager(call: HeardCall, seen: Observation, reader: MaskReader) -> Obser
     """The mask says everything; softcap, then bias and mask, then the sink."""
     n_queries, n_keys = seen.query.shape[-2], seen.key.shape[-2]
     read = reader.read(call.attention_mask, n_queries, n_keys)
-    return _with_options(call, _masked(seen, _without_unused_slots(call, read, n_queries, n_keys)))
+    return _with_options(call, masked(seen, _without_unused_slots(call, read, n_queries, n_keys)))
 
 
 def _eager(call: HeardCall, seen: Observation, reader: MaskReader) -> Observation:
@@ -181,7 +197,8 @@ def _without_unused_slots(call: HeardCall, read: ReadMask, n_queries: int, n_key
     return read
 
 
-def _masked(seen: Observation, read: ReadMask) -> Observation:
+def masked(seen: Observation, read: ReadMask) -> Observation:
+    """An observation under a mask that was read, over the keys that the mask knows."""
     if read.sets is None:
         return seen if read.bias is None else replace(seen, bias=read.bias)
     return replace(seen.first_keys(read.sets.intervals.n_keys), mask=Rows(read.sets), bias=read.bias)
@@ -218,11 +235,3 @@ def _sinks(call: HeardCall, seen: Observation) -> Tensor | None:
         came = tuple(sinks.shape) if isinstance(sinks, Tensor) else type(sinks).__name__
         raise ModelError(f"its sinks must be one logit for each of {n_heads} heads, got {came}")
     return sinks.reshape(n_heads).clone()
-
-
-def _as_computed(tensor: Tensor) -> Tensor:
-    """In the dtype that autocast has the model's products computed in."""
-    device = tensor.device.type
-    if torch.is_autocast_enabled(device) and tensor.dtype != torch.float64:
-        return tensor.to(torch.get_autocast_dtype(device))
-    return tensor

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
-from torch import nn
 
 
 class Steps:
@@ -27,21 +22,12 @@ class Steps:
         running: int | None = getattr(self._running, "step", None)
         return self.begun if running is None else running
 
-    @contextmanager
-    def counting(self, model: nn.Module) -> Iterator[None]:
-        """Count the passes of `model` until the block ends."""
+    def begin(self) -> None:
+        """A pass begins in this thread."""
+        with self._lock:
+            self._running.step = self.begun
+            self.begun += 1
 
-        def begin(*_: Any) -> None:
-            with self._lock:
-                self._running.step = self.begun
-                self.begun += 1
-
-        def end(*_: Any) -> None:
-            self._running.step = None
-
-        handles = [model.register_forward_pre_hook(begin), model.register_forward_hook(end, always_call=True)]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+    def end(self) -> None:
+        """It has ended."""
+        self._running.step = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
@@ -14,15 +14,13 @@ import torch
 from torch import nn
 
 from regard.errors import ArgumentError, ArgumentTypeError, ModelError, NothingSeenError, RegardError
-from regard.models import huggingface
 from regard.models.agreement import require_agreement
 from regard.models.asked import Asked, Statistics
-from regard.models.heard import HeardCall
 from regard.models.mask_tensors import MaskReader
-from regard.models.observation import Observation, observe
+from regard.models.observation import Observation
 from regard.models.selection import Layers, Selection
+from regard.models.sources import Read, Sources
 from regard.models.steps import Steps
-from regard.online_softmax import Normalizer
 from regard.recording import Call, Recording
 from regard.recording.keys import GrowingKeys, KeySpan
 from regard.weights import AttentionWeights
@@ -40,12 +38,17 @@ def watch(
 ) -> Iterator[Recording]:
     """Record every attention call that `model` makes in the block, from any thread.
 
+    Seen are the calls that a module of the model makes while it runs: of torch's
+    `F.scaled_dot_product_attention`, `nn.MultiheadAttention` (and what is built on it, fast paths included),
+    `regard.attention`, `regard.nn`, and Hugging Face transformers' attention functions. Compiled modules run
+    as they were written meanwhile.
+
     The model is unchanged and computes its output with its own functions, bit for bit as without the
     watch; the weights of each call are then at hand without being stored: the recording keeps queries, keys
     and masks, in memory linear in the number of tokens.
 
     Args:
-        model: a Hugging Face transformers model, or any module that holds some.
+        model: any module; its attention is that of the modules in it.
         statistics: names as for `AttentionWeights.statistics`, or a dict of name to argument (None for those
             without), computed for each call as it is seen.
         layers: the calls to keep, by index (in the order first seen) or pattern of the module's name
@@ -65,9 +68,10 @@ def watch(
     ('model.layers.5.self_attn', torch.Size([1, 9, 3, 3]))
     """
     watcher = _Watcher(model, statistics, layers, keep, max_bytes, values)
-    with huggingface.listening(watcher.hear), watcher.steps.counting(model):
+    sources = Sources(model, watcher.hear, watcher.steps)
+    with sources.open():
         yield watcher.recording
-    watcher.require_seen()
+    watcher.require_seen(sources)
 
 
 class _Watcher:
@@ -91,7 +95,6 @@ class _Watcher:
         self.recording = Recording()
         self.steps = Steps()
         self._names = {module: name for name, module in model.named_modules()}
-        self._model = model
         self._asked = Asked(statistics)
         self._selection = Selection(layers, model)
         self._keep_weights = keep == "weights"
@@ -103,9 +106,9 @@ class _Watcher:
         self._masks = MaskReader()
         self._lock = threading.Lock()
 
-    def hear(self, heard: HeardCall) -> None:
-        """Record a call, if a module of the watched model made it."""
-        name = self._names.get(heard.module)
+    def hear(self, modules: Sequence[nn.Module], device: torch.device, read: Read) -> None:
+        """Record a call, if one of the modules that made it, outermost first, is the watched model's."""
+        name = next((self._names[module] for module in reversed(modules) if module in self._names), None)
         if name is None:
             return
         thread, step = threading.get_ident(), self.steps.current
@@ -115,55 +118,39 @@ class _Watcher:
             layer = self._layers.setdefault((name, ordinal), len(self._layers))
             if (name, layer) not in self._selection:
                 return
-        device = heard.query.device.type
         # A model that runs in inference mode must not leave tensors in the recording that only work there.
         with torch.inference_mode(False), torch.no_grad():
             try:
-                observation = observe(heard, self._masks)
-                with torch.autocast(device, enabled=False):
-                    normalizer = None if heard.normalizer is None else heard.normalizer.clone()
-                    weights, span = self._weights(observation, (name, ordinal, thread), normalizer)
-                    # What regard computed is what it is, and dropout is not in the weights.
-                    if normalizer is None and heard.output is not None and not heard.options.get("dropout"):
-                        require_agreement(observation, heard.output)
+                observation, output = read(self._masks)
+                with torch.autocast(device.type, enabled=False):
+                    weights, span = self._weights(observation, (name, ordinal, thread))
+                    if output is not None:
+                        require_agreement(observation, output)
             except RegardError as error:
                 raise ModelError(f"the attention of `{name}` cannot be recorded: {error}") from error
-            with torch.autocast(device, enabled=False):
+            with torch.autocast(device.type, enabled=False):
                 answers = self._asked(weights)
         call = Call(name, ordinal, step, layer, weights if span else None, answers, span)
         with self._lock:
             self.recording.append(call)
 
-    def require_seen(self) -> None:
+    def require_seen(self, sources: Sources) -> None:
         """Raise if nothing was seen, or nothing of a layer that was asked for; warn of what was not kept."""
         if not self._layers:
-            raise NothingSeenError(f"no attention call was seen: {self._likely_cause()}")
+            raise NothingSeenError(f"no attention call was seen: {sources.likely_cause(self._names)}")
         self._selection.require_seen(len(self._layers))
 
-    def _likely_cause(self) -> str:
-        if any(
-            getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in self._model.modules()
-        ):
-            return 'the model is compiled; run it under `torch.compiler.set_stance("force_eager")`'
-        if not self.steps.begun:
-            return "the model was not called while it was watched"
-        return (
-            f"{type(self._model).__name__} does not call its attention through transformers' "
-            "AttentionInterface (it is traced, or computes its softmax by itself)"
-        )
-
     def _weights(
-        self, seen: Observation, identity: tuple[str, int, int], normalizer: Normalizer | None
+        self, seen: Observation, identity: tuple[str, int, int]
     ) -> tuple[AttentionWeights, KeySpan | None]:
         """The weights of a call, and where its keys are kept if the call is to be kept."""
         if not self._keep_weights:
-            return seen.weights(seen.key, normalizer=normalizer), None
+            return seen.weights(seen.key), None
         with self._lock:
             span = self._keep(seen, identity)
         if span is None:
-            return seen.weights(seen.key, normalizer=normalizer), None
-        kept = replace(seen, query=seen.query.clone())
-        return kept.weights(span.tensor(), span.start, normalizer), span
+            return seen.weights(seen.key), None
+        return replace(seen, query=seen.query.clone()).weights(span.tensor(), key_start=span.start), span
 
     def _keep(self, seen: Observation, identity: tuple[str, int, int]) -> KeySpan | None:
         """Keep the keys of a call, if the bytes that are left suffice for everything it would keep."""

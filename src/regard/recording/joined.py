@@ -98,17 +98,26 @@ def _joined_sets(problems: Sequence[Problem], offsets: Sequence[int], n_keys: in
 
 
 def _joined_bias(problems: Sequence[Problem], offsets: Sequence[int], n_keys: int) -> biases.Bias | None:
+    first = problems[0].bias
     if all(problem.bias is None for problem in problems):
         return None
+    if not isinstance(first, biases.Dense) and all(_same_bias(problem.bias, first) for problem in problems):
+        return first  # it speaks of positions, which are the sequence's own
     parts = []
     for problem, offset in zip(problems, offsets, strict=True):
         if problem.bias is not None and not isinstance(problem.bias, biases.Dense):
-            raise ArgumentError("calls with a bias can be joined only if it is dense")
+            raise ArgumentError("calls with a bias can be joined only if it is dense, or the same in all")
         values = problem.query.new_zeros((1, 1, problem.n_queries, problem.n_keys))
         values = values if problem.bias is None else problem.bias.parameter
         values = values.expand(-1, -1, problem.n_queries, problem.n_keys)
         parts.append(pad(values, (offset, n_keys - offset - problem.n_keys)))
     return biases.dense(_under_one_another(parts))
+
+
+def _same_bias(one: biases.Bias | None, other: biases.Bias | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return type(one) is type(other) and torch.equal(one.parameter, other.parameter)
 
 
 def _under_one_another(parts: Sequence[Tensor]) -> Tensor:
