@@ -19,8 +19,8 @@ from regard.weights import attention_weights
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (5, 12), (12, 5), (20, 20)])
 def test_warping_finds_the_path_of_whispers_code(shape):
     for _ in range(5):
-        # float16 numbers: the sums are exact in any order, so that ties are ties for both.
-        cost = torch.randn(shape).half().double()
+        # Few small integers: there are many ties, and sums are exact.
+        cost = torch.randint(0, 3, shape).double()
         rows, columns = warp(cost)
         expected = _dynamic_time_warping(cost.numpy())
         assert np.array_equal(rows.numpy(), expected[0])
