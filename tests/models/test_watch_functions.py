@@ -139,6 +139,15 @@ def test_dtypes_and_autocast_are_those_of_the_computation(dtype):
     assert_weights(recording[0], textbook(X.to(dtype)[None], X.to(dtype)[None]))
 
 
+def test_a_recording_owns_its_mask():
+    bits = torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) > 0.5
+    block, x = Block(), torch.randn(1, 64, 32)
+    recording = seen(block, x, attn_mask=bits)
+    expected = textbook(*block.split(x)[:2], bits.clone())
+    bits.fill_(True)
+    assert_weights(recording[0], expected)
+
+
 class Growing:
     """A cache that concatenates."""
 

@@ -81,12 +81,12 @@ def test_a_ring_is_seen_while_it_is_one_run_and_refused_where_sinks_stand_apart(
     plain = [module(X[:, i : i + 1], cache=cache) for i in range(12)]
     with pytest.raises(ModelError, match="its cache holds sinks apart"), watch(module):
         module(X[:, :1], cache=cache)
-    other = layer()
-    cache = module.make_cache(2, 64)
-    with watch(nn.ModuleList([other])):  # nobody asks about the ring
-        other(X)
+    both, cache = nn.Sequential(module, layer()), module.make_cache(2, 64)
+    both.forward = lambda x: both[1](both[0](x, cache=cache))
+    with watch(both, layers=1) as recording:  # nobody asks about the ring, which is one layer
         for i in range(12):
-            assert torch.equal(module(X[:, i : i + 1], cache=cache), plain[i])
+            assert torch.equal(both(X[:, i : i + 1]), both[1](plain[i]))
+    assert recording.modules == ["1"]
 
 
 class DropIn(Block):
@@ -118,11 +118,26 @@ def test_the_drop_in_and_bare_calls_are_seen():
     assert recording[2].weights.shape == (1, 2, 12, 12)
 
 
+def test_positions_are_the_calls_own():
+    class Placed(nn.Module):
+        def forward(self, x, **options):
+            options |= {"query_start": 7, "key_start": torch.tensor([2, 5]), "bias": biases.alibi(1)}
+            x = x.unsqueeze(1)
+            return regard.attention(x[:, :, :4], x, x, masks.causal(), **options)
+
+    _, expected = Placed()(X, return_weights=True)
+    with watch(module := Placed()) as recording:
+        module(X)
+    weights = recording[0].weights
+    assert torch.equal(weights.to_dense(), expected.to_dense())
+    assert torch.equal(weights.distance(), expected.distance())
+
+
 def test_a_recording_owns_its_mask():
-    bits = torch.rand(12, 12, generator=torch.Generator().manual_seed(0)) > 0.5
+    bits = torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) > 0.5
     module = layer(mask=masks.dense(bits))
     with watch(module) as recording:
-        module(X)
+        module(torch.randn(1, 64, 32))
     before = recording[0].weights.to_dense()
     bits.fill_(True)
     assert torch.equal(recording[0].weights.to_dense(), before)

@@ -64,7 +64,7 @@ def intercepting(handler: Handler) -> Iterator[None]:
     ...         return compute()
     ...     return regard.scaled_dot_product_attention(**call.arguments)
     >>> with intercepting(on_regard):
-    ...     model(inputs)
+    ...     output = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     """
     _thread.blocks += 1
     try:

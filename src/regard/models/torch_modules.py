@@ -26,7 +26,6 @@ def _install() -> Callable[[], None]:
     """Wrap the forward passes of the three; the returned function undoes it."""
     attention, layer, encoder = nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder
     attend, run_layer, encode = attention.forward, layer.forward, encoder.forward
-    own_block = layer._sa_block
 
     @functools.wraps(attend)
     def attend_and_tell(self: nn.MultiheadAttention, *args: Any, **kwargs: Any) -> Any:
@@ -39,8 +38,6 @@ def _install() -> Callable[[], None]:
 
     @functools.wraps(run_layer)
     def run_layer_and_tell(self: nn.TransformerEncoderLayer, *args: Any, **kwargs: Any) -> Any:
-        if type(self)._sa_block is not own_block:  # it attends in a way of its own
-            return run_layer(self, *args, **kwargs)
         before = calls_so_far()
         with mode(on=False):
             output = run_layer(self, *args, **kwargs)
