@@ -225,7 +225,7 @@ def write_attention(model: Decoder, text: Text, path: Path) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train a small GPT, and look into it.")
-    parser.add_argument("--steps", type=int, default=800, help="of training, at least 1 (800)")
+    parser.add_argument("--steps", type=int, default=600, help="of training, at least 1 (600)")
     parser.add_argument("--seed", type=int, default=0, help="of weights, batches and samples (0)")
     parser.add_argument("--compare", action="store_true", help="train with torch's attention as well")
     parser.add_argument("-o", "--output", type=Path, default=Path("tiny_gpt.html"), help="the page")
@@ -249,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console()
     size = sum(parameter.numel() for parameter in model.parameters())
     console.print(f"{size:,} parameters learn from {len(text.training):,} characters.", highlight=False)
-    console.print("Loss is that on unseen text, entropy the mean of each layer's attention, in nats.")
+    console.print("Loss is on unseen text; entropy is each layer's mean, in nats.")
     train(runs, text, given.steps, given.seed, console)
     if all(run.losses for run in runs.values()):
         report(len(runs["regard"].losses), runs, text, given.seed, console)
