@@ -32,7 +32,17 @@ def load(tensor: Tensor, rows: slice | Tensor, dtype: torch.dtype, *, align_rows
     missing = [-size % ALIGNMENT for size in block.shape[-2:]]
     if not align_rows:
         missing[0] = 0
-    return pad(block, (0, missing[1], 0, missing[0])) if any(missing) else block
+    return _padded(block, *missing)
+
+
+def _padded(block: Tensor, rows: int, columns: int = 0) -> Tensor:
+    """A block with so many rows and columns of zeros after its last."""
+    if rows == columns == 0:
+        return block
+    if block.numel() == 0:  # torch 2.9 refuses to pad nothing
+        height, width = block.shape[-2:]
+        return block.new_zeros((*block.shape[:-2], height + rows, width + columns))
+    return pad(block, (0, columns, 0, rows))
 
 
 def load_finite(finite: Tensor | None, columns: slice) -> Tensor | None:
@@ -55,7 +65,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
     rows = left.reshape(batch * key_heads, heads // key_heads * n_rows, inner)
     extra = -rows.shape[1] % ALIGNMENT
     columns = right.reshape(batch * key_heads, *right.shape[-2:])
-    result = torch.bmm(pad(rows, (0, 0, 0, extra)) if extra else rows, columns)
+    result = torch.bmm(_padded(rows, extra), columns)
     return result[:, : rows.shape[1]].reshape(batch, heads, n_rows, right.shape[-1])
 
 
@@ -66,8 +76,7 @@ def matmul_transposed(left: Tensor, right: Tensor, key_heads: int) -> Tensor:
         t.reshape(batch * key_heads, heads // key_heads * n_rows, t.shape[-1]) for t in (left, right)
     )
     extra = -one.shape[1] % ALIGNMENT
-    if extra:
-        one, other = (pad(t, (0, 0, 0, extra)) for t in (one, other))
+    one, other = _padded(one, extra), _padded(other, extra)
     return torch.bmm(one.mT, other).view(batch, key_heads, left.shape[-1], right.shape[-1])
 
 

@@ -48,8 +48,12 @@ class MovingRun(Intervals):
     def __init__(
         self, affine: tuple[int, int, int, int], n_queries: int, n_keys: int, device: torch.device
     ) -> None:
-        # The way around a frozen class, once, to fill it.
-        self.__dict__.update(affine=affine, n_keys=n_keys, _rows=n_queries, _device=device)
+        # The way around a frozen class, once, to fill it; one that torch.compile can follow.
+        put = object.__setattr__
+        put(self, "affine", affine)
+        put(self, "n_keys", n_keys)
+        put(self, "_rows", n_queries)
+        put(self, "_device", device)
 
     def _bound(self, first: int, step: int) -> Tensor:
         bound = torch.arange(self._rows, device=self._device) * step + first
