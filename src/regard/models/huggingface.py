@@ -23,11 +23,9 @@ import torch
 from regard.errors import MissingExtraError
 from regard.listening import silently
 from regard.models.computing import compute, verify
-from regard.models.heard import HeardCall
+from regard.models.heard import HeardCall, Plan
 
 Listener = Callable[[HeardCall], None]
-# The call with an engine, if it is to be computed with regard; the same call, if it is not.
-Plan = Callable[[HeardCall], HeardCall]
 One = TypeVar("One")
 
 _lock = threading.Lock()
