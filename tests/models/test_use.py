@@ -12,7 +12,7 @@ from models.small import CASES, IDS, LEFT_PADDING, logits
 from regard import masks, short_way
 from regard.engines import native
 from regard.errors import ArgumentError, ArgumentTypeError, EngineError, ModelError, NothingSeenError
-from regard.models import computing, observation
+from regard.models import observation
 
 EVERYTHING, NOTHING = ~masks.sinks(0), masks.sinks(0)
 MIDDLE = "model.layers.1.self_attn"
@@ -23,19 +23,6 @@ def _nothing_is_left_behind():
     before = AttentionInterface.get_interface, AttentionInterface.__getitem__
     yield
     assert (AttentionInterface.get_interface, AttentionInterface.__getitem__) == before
-
-
-@pytest.fixture
-def computed(monkeypatch):
-    """The calls that regard computes, as they are answered."""
-    calls = []
-
-    def counting(seen, *args, **kwargs):
-        calls.append(kwargs["engine"])
-        return regard.attention(seen, *args, **kwargs)
-
-    monkeypatch.setattr(computing, "attention", counting)
-    return calls
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])

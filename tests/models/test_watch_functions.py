@@ -11,27 +11,9 @@ from models.plain import Block, Model, assert_weights, textbook
 from regard.errors import NothingSeenError
 from regard.models import watch
 
+pytestmark = pytest.mark.usefixtures("torch_left_as_it_was")
+
 X = torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind():
-    before = (
-        nn.Module.__call__,
-        nn.MultiheadAttention.forward,
-        nn.TransformerEncoder.forward,
-        nn.TransformerEncoderLayer.forward,
-        torch._dynamo.eval_frame._stance.stance,
-    )
-    yield
-    assert before == (
-        nn.Module.__call__,
-        nn.MultiheadAttention.forward,
-        nn.TransformerEncoder.forward,
-        nn.TransformerEncoderLayer.forward,
-        torch._dynamo.eval_frame._stance.stance,
-    )
-    assert torch._C._len_torch_function_stack() == 0
 
 
 def seen(model, *inputs, **options):

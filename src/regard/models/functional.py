@@ -32,7 +32,7 @@ _SIGNATURES: dict[Any, inspect.Signature] = {
     functional.multi_head_attention_forward: _MULTI_HEAD,
 }
 # These run code of modules again, with the mode taken away until they return.
-_BACKWARD = {torch.Tensor.backward, torch.autograd.grad}
+_BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 _SOFTMAX = {torch.softmax, torch.Tensor.softmax, functional.softmax, torch.special.softmax}
 
 # Asked in the order of their blocks, each about the call as the one before it left it.

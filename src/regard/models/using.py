@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard import masks
 from regard.attention import attention
-from regard.errors import ArgumentTypeError, ModelError, NothingSeenError
+from regard.errors import ArgumentTypeError, NothingSeenError
 from regard.masks import Mask
 from regard.models import functional, huggingface, running
 from regard.models.flash_mask import combined
@@ -137,11 +137,6 @@ class _User:
         elif functional.repeats():
             # Only a part of the model runs again, whose names are those that it had in the whole.
             names = self._used
-            if self._masks and not any(module in names for module in modules):
-                raise ModelError(
-                    "a backward pass repeats an attention call outside of its module, and `mask` cannot tell "
-                    "whose it is: checkpoint modules"
-                )
         elif modules:
             names = self._names_in(modules[0])
         module = next((module for module in reversed(modules) if module in names), None)
