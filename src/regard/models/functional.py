@@ -34,6 +34,7 @@ _SIGNATURES: dict[Any, inspect.Signature] = {
 # These run code of modules again, with the mode taken away until they return.
 _BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 _SOFTMAX = {torch.softmax, torch.Tensor.softmax, functional.softmax, torch.special.softmax}
+_KNOWN = {*_SIGNATURES, *_BACKWARD, *_SOFTMAX}
 
 # Asked in the order of their blocks, each about the call as the one before it left it.
 plans: Listeners[Plan] = Listeners()
@@ -58,16 +59,16 @@ class _Mode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = {} if kwargs is None else kwargs
-        signature = _SIGNATURES.get(func)
-        if signature is None:
-            if func in _SOFTMAX and not is_silent():
-                for listener in softmax_listeners.now:
-                    listener()
-            if func in _BACKWARD:
-                with _thread.away():
-                    return func(*args, **kwargs)
+        if func not in _KNOWN:
             return func(*args, **kwargs)
-        if torch.compiler.is_compiling() or is_silent():
+        if func in _BACKWARD:
+            with _thread.away():
+                return func(*args, **kwargs)
+        if func in _SOFTMAX and not is_silent():
+            for listener in softmax_listeners.now:
+                listener()
+        signature = _SIGNATURES.get(func)
+        if signature is None or torch.compiler.is_compiling() or is_silent():
             return func(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -124,6 +125,18 @@ def mode(*, on: bool, firmly: bool = False) -> Iterator[None]:
     finally:
         _thread.wanted = before
         _thread.firm -= firmly
+        _thread.settle()
+
+
+@contextmanager
+def within_call() -> Iterator[None]:
+    """In this thread, the mode is off: what is computed in the block is part of a call heard as a whole."""
+    firm, _thread.firm = _thread.firm, 0
+    try:
+        with silently(), mode(on=False):
+            yield
+    finally:
+        _thread.firm = firm
         _thread.settle()
 
 
