@@ -12,12 +12,41 @@ import regard
 from harness import Contender, Effort, Result, TimeRow, compare, verify
 
 OURS, OWN = "regard", "its own attention (sdpa)"
+TORCH = "torch's fast path"
 # Two ways of computing the same in float32, thirty layers deep.
 TOLERANCE = 1e-3
 
 
 def answer(effort: Effort) -> Iterator[TimeRow]:
-    """SmolLM2-135M reading a text and writing the next token after it, MiniLM on a batch, in float32."""
+    """torch's encoder, SmolLM2-135M reading and writing a text, MiniLM on a batch, in float32."""
+    yield from torch_encoder(effort)
+    yield from transformers_models(effort)
+
+
+def torch_encoder(effort: Effort) -> Iterator[TimeRow]:
+    """`nn.TransformerEncoder` inside of `regard.use`, against itself."""
+    torch.manual_seed(0)
+    depth, length = effort.choose([(2, 128)], [(12, 512)])[0]
+    layer = torch.nn.TransformerEncoderLayer(512, 8, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, depth).eval()
+    x = torch.randn(1, length, 512)
+
+    @torch.no_grad()
+    def own() -> Result:
+        return {"output": model(x)}
+
+    @torch.no_grad()
+    def ours() -> Result:
+        with regard.use(model):
+            return {"output": model(x)}
+
+    yield measured(
+        f"nn.TransformerEncoder, {depth} layers, {length} tokens", {OURS: ours, TORCH: own}, effort
+    )
+
+
+def transformers_models(effort: Effort) -> Iterator[TimeRow]:
+    """SmolLM2-135M reading a text and writing the next token after it, MiniLM on a batch."""
     if find_spec("transformers") is None:
         yield TimeRow("models", OURS, {}, left_out={OURS: "transformers is not installed: make demo"})
         return
@@ -47,7 +76,8 @@ def answer(effort: Effort) -> Iterator[TimeRow]:
 
 def measured(case: str, contenders: dict[str, Contender], effort: Effort) -> TimeRow:
     """A row, once both say the same."""
-    verify({OURS: contenders[OURS]()}, contenders[OWN](), TOLERANCE)
+    own = next(run for name, run in contenders.items() if name != OURS)
+    verify({OURS: contenders[OURS]()}, own(), TOLERANCE)
     return compare(f"{case}, float32", OURS, contenders, effort)
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from regard.models import demo
+import regard
+from regard.models import computing, demo
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +41,35 @@ def albert():
 def _without_gradients():
     with torch.no_grad():
         yield
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The engines that compute models' calls with regard, call by call."""
+    engines = []
+
+    def counting(*args, **kwargs):
+        engines.append(kwargs["engine"])
+        return regard.attention(*args, **kwargs)
+
+    monkeypatch.setattr(computing, "attention", counting)
+    return engines
+
+
+@pytest.fixture
+def torch_left_as_it_was():
+    """What is changed in torch for a while is changed back."""
+
+    def state():
+        return (
+            nn.Module.__call__,
+            nn.MultiheadAttention.forward,
+            nn.TransformerEncoder.forward,
+            nn.TransformerEncoderLayer.forward,
+            torch._dynamo.eval_frame._stance.stance,
+            torch._C._len_torch_function_stack(),
+        )
+
+    before = state()
+    yield
+    assert state() == before

@@ -45,6 +45,34 @@ class Model(nn.Module):
         return x
 
 
+def attention(**options):
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(32, 4, **{"batch_first": True, **options}).eval()
+    for name in ("in_proj_bias", "bias_k", "bias_v"):  # zero at first, which hides mistakes
+        if getattr(module, name, None) is not None:
+            nn.init.normal_(getattr(module, name))
+    return module
+
+
+class Itself(nn.Module):
+    """Self-attention, as a module of one input."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.attention = attention(**options)
+
+    def forward(self, x, **options):
+        return self.attention(x, x, x, **options)
+
+
+def encoder(layer=nn.TransformerEncoderLayer, nested=False, **options):
+    """Nested tensors are of no use where the fast path is not, and torch warns so."""
+    torch.manual_seed(0)
+    # The derivative of gelu has no jump, beside which roundings would decide.
+    options = {"batch_first": True, "dim_feedforward": 48, "dropout": 0.0, "activation": "gelu", **options}
+    return nn.TransformerEncoder(layer(32, 4, **options), 2, enable_nested_tensor=nested).eval()
+
+
 def textbook(query, key, allowed=None, added=None, scale=None):
     """softmax(Q Kᵀ · scale + added) over the allowed keys, in float64; rows without one are 0."""
     query, key = query.double(), key.double()

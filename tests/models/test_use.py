@@ -12,7 +12,7 @@ from models.small import CASES, IDS, LEFT_PADDING, logits
 from regard import masks, short_way
 from regard.engines import native
 from regard.errors import ArgumentError, ArgumentTypeError, EngineError, ModelError, NothingSeenError
-from regard.models import computing, observation
+from regard.models import observation
 
 EVERYTHING, NOTHING = ~masks.sinks(0), masks.sinks(0)
 MIDDLE = "model.layers.1.self_attn"
@@ -23,19 +23,6 @@ def _nothing_is_left_behind():
     before = AttentionInterface.get_interface, AttentionInterface.__getitem__
     yield
     assert (AttentionInterface.get_interface, AttentionInterface.__getitem__) == before
-
-
-@pytest.fixture
-def computed(monkeypatch):
-    """The calls that regard computes, as they are answered."""
-    calls = []
-
-    def counting(seen, *args, **kwargs):
-        calls.append(kwargs["engine"])
-        return regard.attention(seen, *args, **kwargs)
-
-    monkeypatch.setattr(computing, "attention", counting)
-    return calls
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])
@@ -273,9 +260,12 @@ def test_a_models_own_function_runs_only_at_the_first_call_of_a_module():
 @pytest.mark.parametrize(
     ("arguments", "error", "sentence"),
     [
-        ({"mask": {"*": NOTHING}, "model": None}, ArgumentError, "`mask` .* needs the model"),
         ({"mask": {"no.such.*": NOTHING}}, ArgumentError, "`mask` must match .*'no.such"),
-        ({"mask": {"*.mlp": NOTHING}}, NothingSeenError, r"`mask` names '\*\.mlp', which made no attention"),
+        (
+            {"mask": {"*.mlp": NOTHING}},
+            NothingSeenError,
+            r"`mask` names '\*\.mlp', .* 'model.layers.0.self_attn'",
+        ),
         ({"mask": NOTHING}, ArgumentTypeError, "`mask` must be a dict .* got a Sinks"),
         ({"mask": {"*": 3}}, ArgumentTypeError, r"`mask` must be a dict .* got a int for '\*'"),
         ({"mask": {"*": torch.zeros(3)}}, ArgumentTypeError, "`mask` must be boolean"),
@@ -301,8 +291,30 @@ def test_a_block_that_computed_nothing_says_so():
     model = small.llama()
     with pytest.raises(NothingSeenError, match="no attention call was made in the block"), regard.use():
         pass
+    with (
+        pytest.raises(NothingSeenError, match="in the block by a module of the LlamaForCausalLM through"),
+        regard.use(model),
+    ):
+        small.mistral()(IDS)
+
+
+def test_a_compiled_model_runs_as_it_was_written(computed):
+    model = small.llama()
+    plain = model(IDS).logits
     compiled = torch.compile(model, backend="eager")
-    with pytest.raises(NothingSeenError, match="compiled"), regard.use(model):
-        compiled(IDS)
-    with torch.compiler.set_stance("force_eager"), regard.use(model):
-        compiled(IDS)
+    compiled(IDS)
+    for options in ({}, {"model": model}, {"model": compiled}):
+        with regard.use(**options):
+            torch.testing.assert_close(compiled(IDS).logits, plain, atol=2e-5, rtol=1e-4)
+    assert len(computed) == 6
+
+
+def test_patterns_without_a_model_are_those_of_the_outermost_module_that_runs():
+    model = small.llama()
+    window = masks.sliding_window(3)
+    with regard.use(model, mask={MIDDLE: window}):
+        expected = model(IDS).logits
+    with regard.use(mask={MIDDLE: window}):
+        assert torch.equal(model(IDS).logits, expected)
+    with regard.use(mask={"layers.1.*": window}):
+        torch.testing.assert_close(model.lm_head(model.model(IDS).last_hidden_state), expected)

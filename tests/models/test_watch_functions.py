@@ -8,33 +8,12 @@ from torch import nn
 from torch.nn import functional
 
 from models.plain import Block, Model, assert_weights, textbook
-from regard import masks
 from regard.errors import NothingSeenError
 from regard.models import watch
-from regard.models.functional import intercepting
-from regard.torch_drop_in import scaled_dot_product_attention
+
+pytestmark = pytest.mark.usefixtures("torch_left_as_it_was")
 
 X = torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind():
-    before = (
-        nn.Module.__call__,
-        nn.MultiheadAttention.forward,
-        nn.TransformerEncoder.forward,
-        nn.TransformerEncoderLayer.forward,
-        torch._dynamo.eval_frame._stance.stance,
-    )
-    yield
-    assert before == (
-        nn.Module.__call__,
-        nn.MultiheadAttention.forward,
-        nn.TransformerEncoder.forward,
-        nn.TransformerEncoderLayer.forward,
-        torch._dynamo.eval_frame._stance.stance,
-    )
-    assert torch._C._len_torch_function_stack() == 0
 
 
 def seen(model, *inputs, **options):
@@ -349,19 +328,3 @@ def test_a_traced_model_says_so():
     traced = torch.jit.trace(Block(), X, check_trace=False)
     with pytest.raises(NothingSeenError, match="traced or scripted"), watch(traced):
         traced(X)
-
-
-def test_a_handler_may_compute_in_the_functions_place_and_a_watch_sees_it():
-    model, calls = Model(is_causal=True), []
-
-    def on_regard(call, compute):
-        calls.append(call.arguments["is_causal"])
-        return compute() if call.multi_head else scaled_dot_product_attention(**call.arguments)
-
-    plain = model(X)
-    with intercepting(on_regard), watch(model) as recording:
-        torch.testing.assert_close(model(X), plain, atol=1e-5, rtol=0)
-    assert calls == [True, True]
-    assert [call.module for call in recording] == ["blocks.0", "blocks.1"]
-    query, key, _ = model.blocks[0].split(functional.layer_norm(X, (32,)))
-    assert_weights(recording[0], textbook(query, key, masks.causal().to_dense(6, 6)))

@@ -1,4 +1,4 @@
-"""Watching other libraries: the real classes of timm and diffusers, with random weights."""
+"""Watching other libraries, and computing in them: real classes of timm and diffusers, random weights."""
 
 import sys
 from importlib import import_module
@@ -9,9 +9,11 @@ from types import ModuleType
 import pytest
 import torch
 
+from models.computed import assert_same
 from models.plain import assert_weights, textbook
+from regard import masks
 from regard.errors import NothingSeenError
-from regard.models import watch
+from regard.models import use, watch
 
 
 def seen(model, *inputs, **options):
@@ -22,6 +24,16 @@ def seen(model, *inputs, **options):
     plain, watched = (out if isinstance(out, torch.Tensor) else out[0] for out in (plain, watched))
     assert torch.equal(plain, watched)
     return recording
+
+
+def assert_knocked_out(model, *inputs, **options):
+    """Masks reach every call: the first key gets no weight any more."""
+    with use(model, mask={"*": ~masks.sinks(1)}), watch(model) as recording:
+        model(*inputs, **options)
+    for call in recording:
+        weights = call.weights.to_dense()
+        assert not weights[..., 0].any()
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
 
 
 @pytest.fixture
@@ -49,6 +61,8 @@ def test_timm_is_seen_where_it_is_fused(timm_attention):
     recording = seen(module, x)
     query, key, _ = module.qkv(x).reshape(2, 9, 3, 4, 8).permute(2, 0, 3, 1, 4)
     assert_weights(recording[0], textbook(module.q_norm(query), module.k_norm(key)))
+    assert_same(module, x)
+    assert_knocked_out(module, x)
 
 
 def test_timm_without_its_fused_attention_says_what_to_do(timm_attention):
@@ -89,6 +103,8 @@ def test_diffusers_attention_processors_are_seen(diffusers, cross):
     )
     allowed = kept[:, None, None].bool().expand(2, 4, 9, 5) if cross else None
     assert_weights(recording[0], textbook(query, key, allowed))
+    assert_same(module, x, **options)
+    assert_knocked_out(module, x, **options)
     module.set_processor(processor.AttnProcessor())
     with pytest.raises(NothingSeenError, match="`Attention` computes a softmax by itself"), watch(module):
         module(x, **options)
@@ -103,18 +119,20 @@ def test_a_diffusers_model_that_dispatches_its_attention_is_seen(diffusers):
         num_attention_heads=2, joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=[4, 4, 8],
     ).eval()  # fmt: skip
     text, image = torch.zeros(3, 3), torch.zeros(8, 3)
-    recording = seen(
-        model,
-        torch.randn(1, 8, 4),
-        encoder_hidden_states=torch.randn(1, 3, 32),
-        pooled_projections=torch.randn(1, 32),
-        timestep=torch.tensor([1.0]),
-        img_ids=image,
-        txt_ids=text,
-        return_dict=False,
-    )
+    x = torch.randn(1, 8, 4)
+    options = {
+        "encoder_hidden_states": torch.randn(1, 3, 32),
+        "pooled_projections": torch.randn(1, 32),
+        "timestep": torch.tensor([1.0]),
+        "img_ids": image,
+        "txt_ids": text,
+        "return_dict": False,
+    }
+    recording = seen(model, x, **options)
     assert [call.module for call in recording] == [
         "transformer_blocks.0.attn",
         "single_transformer_blocks.0.attn",
     ]
     assert [tuple(call.weights.shape) for call in recording] == [(1, 2, 11, 11)] * 2
+    assert_same(model, x, dtypes=[torch.float32], **options)
+    assert_knocked_out(model, x, **options)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from models.plain import Block, assert_weights
+from models.plain import Block, assert_weights, attention, encoder
 from regard.errors import ModelError
 from regard.models import watch
 
@@ -15,15 +15,6 @@ PADDED = torch.tensor([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]], dtype=torch.bool
 LATER = torch.ones(6, 6).triu(1).bool()
 ADDED = torch.randn(6, 6, generator=torch.Generator().manual_seed(3))
 PER_HEAD = torch.randn(8, 6, 6, generator=torch.Generator().manual_seed(4))
-
-
-def attention(**options):
-    torch.manual_seed(0)
-    module = nn.MultiheadAttention(32, 4, **{"batch_first": True, **options}).eval()
-    for name in ("in_proj_bias", "bias_k", "bias_v"):  # zero at first, which hides mistakes
-        if getattr(module, name, None) is not None:
-            nn.init.normal_(getattr(module, name))
-    return module
 
 
 def seen(model, *inputs, **options):
@@ -126,13 +117,6 @@ def test_a_hint_that_is_wrong_is_refused():
         module(X, X, X, attn_mask=wrong[:2, :2], is_causal=True, need_weights=False)
 
 
-def encoder(layer=nn.TransformerEncoderLayer, nested=True, **options):
-    torch.manual_seed(0)
-    options = {"batch_first": True, "dim_feedforward": 48, **options}
-    # Nested tensors are of no use where the fast path is not, and torch warns so.
-    return nn.TransformerEncoder(layer(32, 4, **options), 2, enable_nested_tensor=nested).eval()
-
-
 def expected_in(model, x, **masks):
     """The weights of each layer's attention, called again with what it gets."""
     weights = []
@@ -161,7 +145,7 @@ class Fast:
     "masked", [{}, {"attn_mask": LATER}, {"attn_mask": LATER, "key_padding_mask": PADDED}]
 )
 def test_an_encoder_stays_on_its_fast_path(norm_first, masked, monkeypatch):
-    model = encoder(norm_first=norm_first, nested=False)
+    model = encoder(norm_first=norm_first)
     fast = Fast(monkeypatch)
     masks = {"mask": masked.get("attn_mask"), "src_key_padding_mask": masked.get("key_padding_mask")}
     recording = seen(model, X, **masks)
@@ -173,7 +157,7 @@ def test_an_encoder_stays_on_its_fast_path(norm_first, masked, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_padded_batches_that_torch_packs_are_recorded_without_what_it_left_out(monkeypatch):
-    model = encoder()
+    model = encoder(nested=True)
     fast = Fast(monkeypatch)
     recording = seen(model, X, src_key_padding_mask=PADDED)
     assert fast.count == 4
@@ -183,7 +167,7 @@ def test_padded_batches_that_torch_packs_are_recorded_without_what_it_left_out(m
 
 
 def test_off_the_fast_path_its_modules_are_seen(monkeypatch):
-    model = encoder(nested=False).train()
+    model = encoder().train()
     fast = Fast(monkeypatch)
     with watch(model) as recording:
         model(X)

@@ -15,9 +15,9 @@ from regard.attention import attention
 from regard.compiling import outside_graphs
 from regard.errors import ModelError, RegardError, TooLargeError
 from regard.models.agreement import require_agreement
-from regard.models.heard import HeardCall
+from regard.models.heard import Call, HeardCall
 from regard.models.mask_tensors import MaskReader
-from regard.models.observation import family, observe
+from regard.models.observation import Observation, family, observe
 from regard.recording.parts import Parts
 from regard.weights import AttentionWeights
 
@@ -67,22 +67,37 @@ def compute(call: HeardCall, *, keep_normalizer: bool) -> tuple[HeardCall, Tenso
     try:
         _check_options(call)
         seen = observe(call, _masks)
-        assert seen.value is not None
-        arguments: dict[str, Any] = {
-            **seen.options(),
-            "dropout_p": _dropout(call),
-            "engine": call.engine,
-        }
-        if not (keep_normalizer or call.options.get("output_attentions")):
-            output = attention(seen.query, seen.key, seen.value, seen.mask, **arguments)
-            return replace(call, output=_as_answered(output)), None
-        output, weights = attention(
-            seen.query, seen.key, seen.value, seen.mask, return_weights=True, **arguments
-        )
-        answered = replace(call, output=_as_answered(output), normalizer=Parts.of(weights).normalizer)
-        return answered, _asked_weights(call, weights)
+        asked = bool(call.options.get("output_attentions"))
+        output, weights = attend(call, seen, _dropout(call), keep_weights=keep_normalizer or asked)
+        call = replace(call, output=_as_answered(output))
+        if weights is None:
+            return call, None
+        answered = replace(call, normalizer=Parts.of(weights).normalizer)
+        return answered, _asked_weights(call, weights) if asked else None
     except RegardError as error:
         raise _refusal(call, error) from error
+
+
+def attend(
+    call: Call, seen: Observation, dropout_p: float, *, keep_weights: bool
+) -> tuple[Tensor, AttentionWeights | None]:
+    """What was read of a call, computed by its engine: `[B, Hq, N, Ev]`, and the weights if they are kept."""
+    assert seen.value is not None
+    engine = call.engine or "auto"
+    options: dict[str, Any] = {**seen.options(), "dropout_p": dropout_p, "engine": engine}
+    if keep_weights:
+        return attention(seen.query, seen.key, seen.value, seen.mask, return_weights=True, **options)
+    return attention(seen.query, seen.key, seen.value, seen.mask, **options), None
+
+
+def dense_weights(weights: AttentionWeights, asked_by: str) -> Tensor:
+    """The whole matrix, detached, for who asks for it by an argument of theirs."""
+    try:
+        return weights.to_dense()
+    except TooLargeError as error:
+        raise ModelError(
+            f"`{asked_by}` asks for the whole matrix ({error}); regard.watch gives rows and statistics"
+        ) from error
 
 
 @torch.no_grad()
@@ -128,16 +143,9 @@ def _as_answered(output: Tensor) -> Tensor:
     return output.transpose(1, 2).contiguous()
 
 
-def _asked_weights(call: HeardCall, weights: AttentionWeights) -> Tensor | None:
-    """The whole matrix, if the model wants it, with the unused slots of its cache as columns of zeros."""
-    if not call.options.get("output_attentions"):
-        return None
-    try:
-        dense = weights.to_dense().to(call.query.dtype)
-    except TooLargeError as error:
-        raise ModelError(
-            f"`output_attentions` asks for the whole matrix ({error}); regard.watch gives rows and statistics"
-        ) from error
+def _asked_weights(call: HeardCall, weights: AttentionWeights) -> Tensor:
+    """As the model wants it, with the unused slots of its cache as columns of zeros."""
+    dense = dense_weights(weights, "output_attentions").to(call.query.dtype)
     return pad(dense, (0, call.key.shape[2] - dense.shape[-1]))
 
 

@@ -21,13 +21,11 @@ from typing import Any, TypeVar
 import torch
 
 from regard.errors import MissingExtraError
-from regard.listening import silently
 from regard.models.computing import compute, verify
-from regard.models.heard import HeardCall
+from regard.models.functional import within_call
+from regard.models.heard import HeardCall, Plan
 
 Listener = Callable[[HeardCall], None]
-# The call with an engine, if it is to be computed with regard; the same call, if it is not.
-Plan = Callable[[HeardCall], HeardCall]
 One = TypeVar("One")
 
 _lock = threading.Lock()
@@ -127,7 +125,7 @@ def _observed(function: Callable[..., Any], implementation: str) -> Callable[...
             call = plan(call)
         # A backward pass only repeats calls that were heard.
         listeners = tuple(_listeners) if torch._C._current_graph_task_id() == -1 else ()
-        with silently():
+        with within_call():
             if call.engine is None:
                 answer = function(*args, **kwargs)
                 call = replace(call, output=answer[0])

@@ -95,9 +95,10 @@ def _read(mask: Tensor, n_queries: int, n_keys: int, literally: bool) -> ReadMas
             f"its attention mask must broadcast to (batch, heads, {n_queries}, {n_keys}), got "
             f"{tuple(mask.shape)}"
         )
-    whole = whole[..., :n_keys].expand(-1, -1, n_queries, n_keys)
+    # Padding is one row for all queries, and is read as one.
+    whole = whole[..., :n_keys].expand(-1, -1, -1, n_keys)
     if boolean:
-        return ReadMask(KeySets.from_dense(whole).owned())
+        return ReadMask(_sets(whole, n_queries).owned())
     allowed = whole > EXCLUDED
     if literally:
         allowed = torch.where(allowed.any(-1, keepdim=True), allowed, whole > -torch.inf)
@@ -105,8 +106,13 @@ def _read(mask: Tensor, n_queries: int, n_keys: int, literally: bool) -> ReadMas
     # A NaN in the mask compares as excluded, but in the model it spoiled its row: it must do so here.
     if bool(whole.isnan().any()):
         allowed, added = allowed | whole.isnan(), whole
-    sets = None if bool(allowed.all()) else KeySets.from_dense(allowed)
-    return ReadMask(sets, added.clone() if bool((added != 0).any()) else None)
+    sets = None if bool(allowed.all()) else _sets(allowed, n_queries)
+    adds = mask.requires_grad or bool((added != 0).any())
+    return ReadMask(sets, added.expand(-1, -1, n_queries, -1).clone() if adds else None)
+
+
+def _sets(allowed: Tensor, n_queries: int) -> KeySets:
+    return KeySets.from_dense(allowed.expand(-1, -1, n_queries, -1))
 
 
 def _from_block_mask(mask: Any, n_queries: int, n_keys: int) -> Tensor:

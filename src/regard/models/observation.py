@@ -108,10 +108,10 @@ def observe(call: HeardCall, reader: MaskReader) -> Observation:
     query, key, value = (lowered(t, t).expand(batch, -1, -1, -1) for t in (call.query, call.key, call.value))
     seen = Observation(query, key, value, scale=call.options.get("scaling"))
     seen = _RULES.get(family(call.implementation), _like_sdpa)(call, seen, reader)
-    return seen if call.besides is None else _besides(seen, call.besides)
+    return seen if call.besides is None else with_besides(seen, call.besides)
 
 
-def _besides(seen: Observation, besides: Mask) -> Observation:
+def with_besides(seen: Observation, besides: Mask) -> Observation:
     """With a further mask, whose positions are those of this call, wherever its keys are kept later on."""
     n_queries, n_keys = seen.query.shape[-2], seen.key.shape[-2]
     frame = Frame.of(n_queries, n_keys, seen.query_start, 0, seen.query.device, seen.query.shape[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Protocol
 
 import torch
@@ -14,9 +14,13 @@ from regard.models import functional
 
 
 class Follower(Protocol):
-    """Who follows a model."""
+    """Who follows modules; `computes` if torch's own are to leave their fast paths, which compute unseen."""
 
-    modules: frozenset[nn.Module]
+    computes: bool
+
+    @property
+    def modules(self) -> Container[nn.Module]:
+        """Those that are followed."""
 
     def entered(self, module: nn.Module) -> None:
         """One of the modules begins its forward pass."""
@@ -62,7 +66,8 @@ def _install() -> Callable[[], None]:
         try:
             for follower in concerned:
                 follower.entered(self)
-            with functional.mode(on=True):
+            firmly = any(follower.computes for follower in concerned)
+            with functional.mode(on=True, firmly=firmly):
                 return original(self, *args, **kwargs)
         finally:
             _thread.stack.pop()

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from regard import listening
 from regard.errors import ModelError
 from regard.models import functional, huggingface, running, torch_modules
-from regard.models.functional import FunctionCall
-from regard.models.heard import HeardCall
+from regard.models.heard import Call, FunctionCall, HeardCall
 from regard.models.mask_tensors import MaskReader
 from regard.models.observation import Observation, observe
 from regard.models.running import running_modules
 from regard.models.steps import Steps
-from regard.models.torch_dot_product import heads_inside, observe_dot_product
+from regard.models.torch_dot_product import heads_inside
+from regard.models.torch_functions import observe_function
 from regard.models.torch_multi_head import observe_multi_head
 from regard.problem import Problem
 
@@ -29,8 +29,17 @@ Read = Callable[[MaskReader], tuple[Observation, Tensor | None]]
 Hear = Callable[[Sequence[nn.Module], torch.device, Read], None]
 
 
+def _settled(call: Call, seen: Observation) -> tuple[Observation, None] | None:
+    """What regard computed itself, with the normalizer that it found: it is what it is."""
+    if call.normalizer is None:
+        return None
+    return replace(seen, normalizer=call.normalizer.clone()), None
+
+
 class Sources:
     """Hears the calls that a model's modules make while they run, and counts its forward passes."""
+
+    computes = False
 
     def __init__(self, model: nn.Module, hear: Hear, steps: Steps) -> None:
         self.modules = frozenset(model.modules())
@@ -42,7 +51,7 @@ class Sources:
         """Hear, until the block ends."""
         with (
             huggingface.listening(self._huggingface) if self._of_transformers() else nullcontext(),
-            functional.handlers.among(self._function),
+            functional.listeners.among(self._function),
             functional.softmax_listeners.among(self._by_hand),
             listening.listeners.among(self._regard),
             torch_modules.listeners.among(self._torch_module),
@@ -70,23 +79,18 @@ class Sources:
     def _huggingface(self, call: HeardCall) -> None:
         def read(masks: MaskReader) -> tuple[Observation, Tensor | None]:
             seen = observe(call, masks)
-            if call.normalizer is not None:  # what regard computed is what it is
-                return replace(seen, normalizer=call.normalizer.clone()), None
-            return seen, None if call.options.get("dropout") else call.output
+            return _settled(call, seen) or (seen, None if call.options.get("dropout") else call.output)
 
         self._hear([call.module], call.query.device, read)
 
-    def _function(self, call: FunctionCall, compute: Callable[[], Any]) -> Any:
-        answer, given = compute(), call.arguments
-
+    def _function(self, call: FunctionCall, answer: Any) -> None:
         def read(masks: MaskReader) -> tuple[Observation, Tensor | None]:
-            if call.multi_head:
-                return observe_multi_head(given, masks), None
-            seen = observe_dot_product(given, masks)
-            return seen, None if given["dropout_p"] else heads_inside(answer, seen)
+            seen, compared = observe_function(call, masks), None
+            if not (call.multi_head or call.arguments["dropout_p"]):
+                compared = heads_inside(answer, seen)
+            return _settled(call, seen) or (seen, compared)
 
-        self._hear(running_modules(), given["query"].device, read)
-        return answer
+        self._hear(running_modules(), call.arguments["query"].device, read)
 
     def _torch_module(self, module: nn.MultiheadAttention, arguments: Callable[[], dict[str, Any]]) -> None:
         def read(masks: MaskReader) -> tuple[Observation, Tensor | None]:

@@ -11,31 +11,43 @@ from torch import Tensor
 
 from regard import masks
 from regard.autocast import lowered
+from regard.errors import ArgumentError
 from regard.models.mask_tensors import MaskReader, ReadMask
 from regard.models.observation import Observation, masked
-from regard.problem import prepare
+from regard.problem import check_tensors, prepare
 from regard.torch_drop_in import four_dimensional_mask, heads_as_batch
+
+_INPUTS = ("query", "key", "value")
 
 
 def observe_dot_product(arguments: Mapping[str, Any], reader: MaskReader) -> Observation:
     """Read a call by torch's rules, from its arguments by name; `[..., Hq, N, E]` becomes `[B, Hq, N, E]`."""
-    query, key, value = (
-        lowered(arguments[name].detach(), arguments["query"]) for name in ("query", "key", "value")
-    )
+    query, key, value = (lowered(arguments[name], arguments["query"]) for name in _INPUTS)
+    check_tensors({"query": query, "key": key, "value": value})
     query, key, value = heads_as_batch(query, key, value, arguments["enable_gqa"])
     problem, _ = prepare(query, key, value, scale=arguments["scale"])
-    seen = Observation.of(problem)
-    if arguments["is_causal"]:
-        return replace(seen, mask=masks.causal(), query_start=0)
+    seen = Observation(problem.query, problem.key, problem.value, scale=problem.scale)
     mask = arguments["attn_mask"]
+    if arguments["is_causal"]:
+        if mask is not None:
+            raise ArgumentError("`attn_mask` must be None when `is_causal` is set, got both")
+        return replace(seen, mask=masks.causal(), query_start=0)
     if mask is None:
         return seen
     mask = lowered(mask, arguments["query"])
     if not (mask.dim() == 2 or mask.dim() == query.dim() == 4):
-        mask = four_dimensional_mask(mask.detach(), query, key, value)
+        mask = four_dimensional_mask(mask, query, key, value)
     read = reader.read(mask, problem.n_queries, problem.n_keys, literally=True)
     held = _held(read, problem.n_queries, problem.n_keys)
     return masked(seen, read if held is None else read.first_keys(held))
+
+
+def as_answered(output: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+    """An output `[B, Hq, N, Ev]` as the caller counts dimensions: `[..., Hq, N, Ev]`."""
+    if all(arguments[name].dim() == 2 for name in _INPUTS):
+        return output[0, 0]
+    lead = torch.broadcast_shapes(*(arguments[name].shape[:-3] for name in _INPUTS))
+    return output.reshape(*lead, *output.shape[1:])
 
 
 def _held(read: ReadMask, n_queries: int, n_keys: int) -> int | None:

@@ -17,7 +17,7 @@ from torch.nn.functional import _in_projection as in_projection  # type: ignore[
 from torch.nn.functional import _in_projection_packed as in_projection_packed  # type: ignore[attr-defined]
 
 from regard.autocast import lowered
-from regard.errors import ModelError
+from regard.errors import ArgumentError, ModelError
 from regard.models.mask_tensors import MaskReader, ReadMask
 from regard.models.observation import Observation, masked
 
@@ -88,15 +88,38 @@ def observe_multi_head(arguments: Mapping[str, Any], reader: MaskReader) -> Obse
     return masked(seen, read)
 
 
+def require_sound(arguments: Mapping[str, Any]) -> None:
+    """Raise as torch does for shapes and hints that it refuses."""
+    tensors = (arguments[name] for name in ("query", "key", "value", "key_padding_mask", "attn_mask"))
+    functional._mha_shape_check(*tensors, arguments["num_heads"])  # type: ignore[attr-defined]
+    if arguments["is_causal"] and arguments["attn_mask"] is None:
+        raise ArgumentError("`attn_mask` must be the causal mask where `is_causal` says so, got None")
+
+
+def multi_head_answer(
+    output: Tensor, weights: Tensor | None, arguments: Mapping[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    """What the function answers: an output `[B, H, N, Ev]` projected, and weights `[B, H, N, M]` if any."""
+    output = output.permute(2, 0, 1, 3).flatten(2)
+    output = functional.linear(output, arguments["out_proj_weight"], arguments["out_proj_bias"])
+    if weights is not None:
+        weights = weights.to(arguments["query"].dtype)
+        weights = weights.mean(1) if arguments["average_attn_weights"] else weights
+    if arguments["query"].dim() == 3:
+        return output, weights
+    return output.squeeze(1), None if weights is None else weights.squeeze(0)
+
+
 def _projected(arguments: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values `[B, H, N or M, E]`, with the keys that the module adds."""
     names = ("query", "key", "value")
-    given = {name: arguments[name].detach() for name in names}
+    given = {name: arguments[name] for name in names}
+    if given["query"].dim() == 2:
+        given = {name: tensor.unsqueeze(1) for name, tensor in given.items()}
+    # Which of the three are one tensor decides how torch projects them.
     for name, other in (("key", "query"), ("value", "key")):
         if arguments[name] is arguments[other]:
             given[name] = given[other]
-    if given["query"].dim() == 2:
-        given = {name: tensor.unsqueeze(1) for name, tensor in given.items()}
     bias = arguments["in_proj_bias"]
     if arguments["use_separate_proj_weight"]:
         weights = (arguments[f"{name[0]}_proj_weight"] for name in names)
@@ -112,7 +135,7 @@ def _projected(arguments: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
     )
     if arguments["bias_k"] is not None:
         shape = (1, num_heads, 1, head_dim)
-        added = (arguments[name].detach().to(key.dtype).view(shape) for name in ("bias_k", "bias_v"))
+        added = (arguments[name].to(key.dtype).view(shape) for name in ("bias_k", "bias_v"))
         key, value = (
             torch.cat([tensor, one.expand(batch, -1, -1, -1)], 2)
             for tensor, one in zip((key, value), added, strict=True)
@@ -144,14 +167,17 @@ def _mask(
     for part in parts:
         # True = excluded here: torch's modules have it the other way round than its function.
         part = ~part if boolean else _additive(part, arguments["query"].dtype)
-        part = functional.pad(part, (0, n_keys - part.shape[-1]), value=True if boolean else 0.0)
+        if part.shape[-1] < n_keys:  # a part that stays as it is may be known from another layer
+            part = functional.pad(part, (0, n_keys - part.shape[-1]), value=True if boolean else 0.0)
         combined = part if combined is None else combined & part if boolean else combined + part
     return combined
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     if mask.dtype != torch.bool:
-        return mask.detach()
+        if not mask.is_floating_point():
+            raise ModelError(f"its masks must be boolean or floating point, got dtype {mask.dtype}")
+        return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)
 
 
