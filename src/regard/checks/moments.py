@@ -44,7 +44,7 @@ def _widest(device: torch.device) -> torch.dtype:
 
 
 def _powers(weights: Tensor) -> Tensor:
-    """`[..., 4]` of rows `[..., M]`: Σ p²(1 − p)²; the weight beyond 1/2, or 0; Σ p² and Σ p⁴ of the others."""
+    """Of rows `[..., M]`: Σ p²(1 − p)²; the weight beyond 1/2, or 0; Σ p² and Σ p⁴ of the others."""
     squares = weights.square()
     others = squares.masked_fill(weights > 0.5, 0)
     sums = (

@@ -36,7 +36,7 @@ def read_matrices(path: Path) -> Matrices:
     """The matrices of a file, by its ending: `.csv`, or else JSON.
 
     JSON is an object `{"Q": [[…], …], "K": …, "V": …}`; in CSV every line is a row that begins with the name
-    of its matrix. `mask` (rows of 0 and 1, 0 = may not attend) and `tokens` (a name for each key) may be there.
+    of its matrix. `mask` (rows of 0 and 1, 0 = may not attend) and `tokens` (the keys' names) may be there.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:

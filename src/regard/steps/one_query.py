@@ -34,8 +34,9 @@ class Steps:
     `steps` are, in order, "scores", "scaled", then "softcapped", "biased" and "tempered" where there is such
     a thing, "masked" (−inf where the query may not attend) and "weights". `value` `[M, Ev]` is what they
     weigh, `output` `[Ev]` the sum, and `attended` `[Ev]` what `regard.attention` gives for the same query,
-    keys, values and switches. `entropy` is in nats; `gradient` is the norm of the softmax Jacobian diag(p) − p pᵀ,
-    which every gradient to query and keys is multiplied by: at most 1/2, 0 when one key has all the weight.
+    keys, values and switches. `entropy` is in nats; `gradient` is the norm of the softmax Jacobian
+    diag(p) − p pᵀ, which every gradient to query and keys is multiplied by: at most 1/2, 0 when one key has
+    all the weight.
     """
 
     steps: tuple[Step, ...]
