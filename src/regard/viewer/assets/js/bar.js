@@ -11,7 +11,7 @@ export function createBar(root, view, search, help, answers, lesson) {
   root.append(
     element("h1", { title, dir: "ltr" }, title),
     element("span", { class: "facts soft" }, model ? `${model} · ${size}` : size),
-    answers.count ? element("button", { type: "button", onclick: answers.open, title: "Answers (A)" }, plural(answers.count, "answer")) : null,
+    ...(answers.count ? [element("button", { type: "button", onclick: answers.open, title: "Answers (A)" }, plural(answers.count, "answer"))] : []),
     element("button", { type: "button", onclick: lesson.open, title: "Step by step (L)" }, "Step by step"),
     search.node,
     element("button", { type: "button", onclick: toggleTheme, "aria-label": "Light or dark", title: "Light or dark (T)" }, "◐"),

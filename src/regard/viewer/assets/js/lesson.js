@@ -4,8 +4,8 @@ import { element, tokenElement } from "./dom.js";
 import { AS_IT_IS, stepsOf } from "./lesson_numbers.js";
 import { plural, weightText } from "./numbers.js";
 
-const MOST_KEYS = 24;
-const MOST_MASKED = 4;
+const MOST_KEYS = 16;
+const MOST_MASKED = 3;
 const OCTAVES = 3; // temperatures from 1/8 to 8
 const HALF = 0.5; // the greatest norm a softmax Jacobian can have
 
@@ -43,12 +43,13 @@ function shownKeys({ masked, logits }, { allowed }) {
 function formula({ dim }) {
   const scale = element("span", { class: "part" }, " / √", element("i", {}, "d"), element("sub", {}, "k"));
   const mask = element("span", { class: "part" }, " + mask");
-  const temperature = element("span", { class: "part" });
-  const node = element("p", { class: "formula" }, "softmax((Q Kᵀ", scale, mask, ")", temperature, ") V", element("small", {}, `d`, element("sub", {}, "k"), ` = ${dim}`));
+  const temperature = element("span", { class: "part" }), opened = element("span", {});
+  const node = element("p", { class: "formula" }, "softmax(", opened, "Q Kᵀ", scale, mask, temperature, ") V", element("small", {}, `d`, element("sub", {}, "k"), ` = ${dim}`));
   function show(state) {
     scale.classList.toggle("off", !state.scale);
     mask.classList.toggle("off", !state.mask);
-    temperature.textContent = state.temperature === 1 ? "" : ` / ${short(state.temperature)}`;
+    opened.textContent = state.temperature === 1 ? "" : "(";
+    temperature.textContent = state.temperature === 1 ? "" : `) / ${short(state.temperature)}`;
   }
   return { node, show };
 }
@@ -107,7 +108,7 @@ function sentence(now, given) {
   if (now.largestKey < 0) return "The query may attend to nothing: its output is 0.";
   const left = given.gradient > 0 ? now.gradient / given.gradient : 1;
   const change = left < 0.01 ? "hardly any of the gradient is left" : left < 0.99 ? `${(100 * left).toFixed(0)} % of the gradient is left` : left > 1.01 ? `the gradient is ${left.toFixed(1)} times as great` : "";
-  const state = now.largest > 0.99 ? "Softmax has become a choice of one key" : now.largest < 2 / Math.exp(now.entropy) && now.entropy > 1 ? "The weight is spread over many keys" : "The weight is shared by a few keys";
+  const state = now.largest > 0.99 ? "Softmax chooses one key" : `The weight lies on about ${short(Math.exp(now.entropy), 2)} keys (e to the entropy)`;
   return `${state}${change ? `: ${change}` : ""}.`;
 }
 
@@ -188,6 +189,6 @@ function small(number) {
   return number >= 1 ? number.toFixed(2) : weightText(number);
 }
 
-function short(number) {
-  return String(Number(number.toPrecision(3)));
+function short(number, digits = 3) {
+  return String(Number(number.toPrecision(digits)));
 }
