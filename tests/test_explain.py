@@ -106,6 +106,21 @@ def test_more_keys_than_are_shown_are_counted(tmp_path, capsys) -> None:
     assert re.search(r"others +0\.\d+", out)
 
 
+def test_a_query_that_may_attend_nothing_has_output_0(tmp_path, capsys) -> None:
+    path = written(tmp_path, mask=[[0, 0, 0]] * 3)
+    for keys in ("1", "10"):
+        out = explained(capsys, path, "--keys", keys)
+        assert re.search(r"output +0\.00 +0\.00 +0\.00", out)
+        assert "nothing" in out
+        assert "regard.attention computes the same output" in out
+
+
+def test_numbers_that_overflow_are_shown_for_what_they_are(tmp_path, capsys) -> None:
+    out = explained(capsys, written(tmp_path, Q=[[1e200, 1]] * 3, K=[[1e200, 1], [0, 1], [1, 1]]))
+    assert "inf" in out
+    assert "nan" in out
+
+
 @pytest.mark.model
 def test_a_head_of_a_real_model(capsys) -> None:
     arguments = ["--demo", "minilm", "The cat sat on the mat", "--query", "cat"]

@@ -190,7 +190,7 @@ def test_a_long_text_says_whose_scores_it_shows_or_that_it_has_none(browser, tmp
     long = call(heads=2, n_queries=240)
     words = [f" w{i}" for i in range(240)]
     some = write_page(build_view([long], words, title="t", max_bytes=400_000), tmp_path / "some.html")
-    with opened(browser, some, "#t=100") as page:
+    with opened(browser, some, "#l=0&h=0&t=100") as page:
         page.keyboard.press("l")
         page.locator("#lesson[open] tbody tr").first.wait_for()
         query = int(re.search(r"query (\d+)", page.locator("#lesson h2").inner_text())[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -88,9 +89,10 @@ def print_lesson(lesson: Lesson, most_keys: int) -> None:
 def shown_keys(steps: Steps, most: int) -> list[int]:
     """The keys with the greatest weights, and the masked ones with the greatest scores, in their order."""
     masked = steps["masked"] == -torch.inf
-    n_masked = min(_MASKED_SHOWN, int(masked.sum()), max(0, most - 1))
-    least = -torch.inf
-    out = steps["scores"].masked_fill(~masked, least).argsort(descending=True, stable=True)[:n_masked]
+    n_masked = int(masked.sum())
+    n_allowed = len(masked) - n_masked
+    n_masked = min(n_masked, max(_MASKED_SHOWN, most - n_allowed), most - min(1, n_allowed))
+    out = steps["scores"].masked_fill(~masked, -torch.inf).argsort(descending=True, stable=True)[:n_masked]
     # Where weights underflow to 0, logits still tell.
     ranked = steps["masked"].argsort(descending=True, stable=True)
     allowed = ranked[~masked[ranked]][: most - n_masked]
@@ -157,7 +159,7 @@ def _sum_table(lesson: Lesson, steps: Steps, shown: list[int]) -> Table:
     allowed = steps["masked"] != -torch.inf
     added = (steps.weights.unsqueeze(-1) * value).masked_fill(~allowed.unsqueeze(-1), 0)
     lengths = added[shown].norm(dim=-1)
-    high = float(lengths.max())
+    high = max(filter(math.isfinite, lengths.tolist()), default=0.0)
     table = _keys_table(lesson.tokens, shown)
     for name in ("p", "v", "p · v", "‖p · v‖"):
         table.add_column(Text(name, style="dim"), no_wrap=True, justify="left" if "‖" in name else "right")

@@ -34,7 +34,8 @@ export function lesson(root, data) {
 // The keys with the greatest logits, and a few masked ones that would have had a say, in the order of the text.
 function shownKeys({ masked, logits }, { allowed }) {
   const order = Array.from(logits.keys()).sort((a, b) => logits[b] - logits[a] || a - b);
-  const out = order.filter((key) => !allowed[key]).slice(0, MOST_MASKED);
+  const few = Math.max(MOST_MASKED, MOST_KEYS - order.filter((key) => allowed[key]).length);
+  const out = order.filter((key) => !allowed[key]).slice(0, few);
   const rest = order.filter((key) => masked[key] !== -Infinity).slice(0, MOST_KEYS - out.length);
   return [...out, ...rest].sort((a, b) => a - b);
 }
