@@ -32,6 +32,7 @@ STAGES = (
     },
     {"nn", "recording"},
     {"models", "answers", "checks", "distributed"},
+    {"steps"},
     {"viewer"},
     {"cli"},
 )

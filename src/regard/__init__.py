@@ -1,6 +1,6 @@
 """Exact scaled dot-product attention that you can see into."""
 
-from regard import answers, biases, checks, distributed, errors, masks, nn, reference
+from regard import answers, biases, checks, distributed, errors, masks, nn, reference, steps
 from regard.attention import attention, merge
 from regard.models import register, use, watch
 from regard.recording import Recording
@@ -24,6 +24,7 @@ __all__ = [
     "reference",
     "register",
     "scaled_dot_product_attention",
+    "steps",
     "use",
     "watch",
 ]

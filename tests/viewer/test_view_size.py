@@ -53,6 +53,7 @@ def test_any_text_has_a_plan_and_it_is_bounded(heads: int, length: int, cached: 
     assert 1 <= plan.kept_keys <= top_keys
     raw = 2 * plan.map_rows * plan.map_columns
     raw += plan.sampled_queries * (plan.kept_keys * (2 + width) + 4) + 2 * plan.sampled_keys
+    raw += plan.lesson_queries * (3 * n_keys + 8)
     # Where even the coarsest outgrows the bytes, thousands of heads, the maps are at their smallest.
     assert heads * raw <= PAGE or max(plan.map_rows, plan.map_columns) <= 16
 

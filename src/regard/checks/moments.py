@@ -28,42 +28,56 @@ class RowMoments:
 def row_moments(weights: AttentionWeights) -> RowMoments:
     """The moments of every row, in linear memory."""
     (sums,) = weights._fold([_Sums()])
-    count, total, squares, diagonal, top, second, fourth = sums.unbind(-1)
+    count, total, squares = sums[..., :3].unbind(-1)
     n = count.clamp(min=1)
     variance = (squares / n - (total / n).square()).clamp(min=0)
+    return RowMoments(count, variance, _jacobian(sums[..., 3:]))
+
+
+def jacobian_norm(weights: Tensor) -> Tensor:
+    """‖diag(p) − p pᵀ‖ of rows of weights that are there, `[..., M]` to `[...]`, in float64."""
+    return _jacobian(_powers(weights.to(_widest(weights.device))))
+
+
+def _widest(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _powers(weights: Tensor) -> Tensor:
+    """Of rows `[..., M]`: Σ p²(1 − p)²; the weight beyond 1/2, or 0; Σ p² and Σ p⁴ of the others."""
+    squares = weights.square()
+    others = squares.masked_fill(weights > 0.5, 0)
+    sums = (
+        squares * (1 - weights).square(),
+        weights.masked_fill(weights <= 0.5, 0),
+        others,
+        others.square(),
+    )
+    return torch.stack([each.sum(-1) for each in sums], -1)
+
+
+def _jacobian(powers: Tensor) -> Tensor:
     # ‖diag(p) − p pᵀ‖² = Σ p²(1 − p)² + Σ over i ≠ j of pᵢ² pⱼ². A weight beyond 1/2 has its pairs apart: in
     # (Σ p²)² − Σ p⁴ they would be lost beside its own fourth power.
+    diagonal, top, second, fourth = powers.unbind(-1)
     pairs = 2 * top.square() * second + (second.square() - fourth).clamp(min=0)
-    jacobian = (diagonal + pairs).sqrt()
-    return RowMoments(count, variance, jacobian)
+    return (diagonal + pairs).sqrt()
 
 
 class _Sums(Statistic):
-    """`[B, Hq, N, 7]`: how many keys; Σ s and Σ s², s from the row's maximum; Σ p²(1 − p)²; the weight beyond
-    1/2, if any; Σ p² and Σ p⁴ of the others.
+    """`[B, Hq, N, 7]`: how many keys; Σ s and Σ s², s from the row's maximum; then the powers of the weights.
 
     In float64 wherever there is one: a variance is a small difference.
     """
 
     def begin(self, problem: Problem) -> None:
         shape = problem.batch_size, problem.num_heads, problem.n_queries, 7
-        dtype = torch.float32 if problem.device.type == "mps" else torch.float64
-        self.result = torch.zeros(shape, dtype=dtype, device=problem.device)
+        self.result = torch.zeros(shape, dtype=_widest(problem.device), device=problem.device)
 
     def add(self, tile: WeightTile) -> None:
         dtype = self.result.dtype
         allowed = tile.logits != -torch.inf
         logits = (tile.logits - tile.normalizer.shift.unsqueeze(-1)).to(dtype).masked_fill_(~allowed, 0)
-        weights = tile.weights.to(dtype)
-        squares = weights.square()
-        others = squares.masked_fill(weights > 0.5, 0)
-        sums = (
-            allowed,
-            logits,
-            logits.square(),
-            squares * (1 - weights).square(),
-            weights.masked_fill(weights <= 0.5, 0),
-            others,
-            others.square(),
-        )
-        self.result[tile.batch, tile.heads, tile.rows] += torch.stack([each.sum(-1) for each in sums], -1)
+        sums = torch.stack([each.to(dtype).sum(-1) for each in (allowed, logits, logits.square())], -1)
+        powers = _powers(tile.weights.to(dtype))
+        self.result[tile.batch, tile.heads, tile.rows] += torch.cat([sums, powers], -1)

@@ -101,9 +101,8 @@ def _roles(options: argparse.Namespace) -> tuple[str, str | None, str | None]:
 def _look(loaded: LoadedModel, given: Given, asked: Sequence[Question], stages: Stages) -> ViewData:
     encoded = loaded.encode(given.text)
     stages.begin(f"{loaded.name} reads {len(encoded.tokens):,} tokens")
-    # Queries and keys of one text take linear memory: no budget may leave a layer without its weights.
-    values = any(question.name == "norms" for question in asked)
-    with watch(loaded.model, max_bytes=2**62, values=values) as recording:
+    # What is kept of one text takes linear memory: no budget may leave a layer without its weights.
+    with watch(loaded.model, max_bytes=2**62, values=True) as recording:
         loaded.run(encoded)
     found = []
     for question in asked:

@@ -19,7 +19,7 @@ class Stages:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
         except ImportError:
-            raise MissingExtraError("`regard look` prints with rich: `pip install regard[view]`") from None
+            raise MissingExtraError("`regard` prints tables with rich: `pip install regard[view]`") from None
         self.console = Console(stderr=True)
         columns = (
             SpinnerColumn(),

@@ -27,9 +27,9 @@ def read_text(argument: str | None, file: str | None) -> Given:
     if argument is not None and file is not None:
         raise ArgumentError("`look` takes TEXT or --file, not both")
     if file is not None:
-        given = Given(_decoded(_file_bytes(file), file), Path(file).name)
+        given = Given(decoded(_file_bytes(file), file), Path(file).name)
     elif argument == "-" or (argument is None and _is_fed(sys.stdin)):
-        text = _decoded(sys.stdin.buffer.read(), "standard input")
+        text = decoded(sys.stdin.buffer.read(), "standard input")
         given = Given(text, _title(text))
     elif argument is not None:
         given = Given(argument, _title(argument))
@@ -59,7 +59,8 @@ def _file_bytes(file: str) -> bytes:
         ) from None
 
 
-def _decoded(content: bytes, source: str) -> str:
+def decoded(content: bytes, source: str) -> str:
+    """Bytes of a source as the text that they must be."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

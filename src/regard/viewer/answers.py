@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.viewer.codes import codes, index_width, indices, pack
 from regard.viewer.plan import Plan
+from regard.viewer.seen import edges
 from regard.weights import AttentionWeights
 
 # The sharpest link needs three keys of a query: two may be the first token and the query itself.
@@ -41,7 +42,7 @@ class Answers:
     def packed_keys(self, plan: Plan) -> bytes:
         """The strongest keys of the sampled queries, and the profiles over queries and keys, as a blob."""
         # The last query of each bin: the very last of the text is always among them.
-        rows = _edges(self.n_queries, plan.sampled_queries)[1:] - 1
+        rows = edges(self.n_queries, plan.sampled_queries)[1:] - 1
         width = index_width(self.n_keys)
         return pack(
             (codes(self.top_weights[:, rows, : plan.kept_keys], 1.0), 2),
@@ -81,14 +82,10 @@ def ask(weights: AttentionWeights, plan: Plan, top_keys: int) -> Answers:
     )
 
 
-def _edges(length: int, bins: int) -> Tensor:
-    return torch.arange(bins + 1) * length // bins
-
-
 def _binned(values: Tensor, bins: int) -> Tensor:
     """Means over `bins` pieces of the last axis; the values themselves where each piece is one."""
     if values.shape[-1] == bins:
         return values
-    edges = _edges(values.shape[-1], bins)
+    ends = edges(values.shape[-1], bins)
     sums = torch.nn.functional.pad(values.double().cumsum(-1), (1, 0))
-    return (sums[..., edges[1:]] - sums[..., edges[:-1]]) / (edges[1:] - edges[:-1])
+    return (sums[..., ends[1:]] - sums[..., ends[:-1]]) / (ends[1:] - ends[:-1])

@@ -13,7 +13,7 @@ from importlib import resources
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class)\b)", re.MULTILINE)
 _EXPORTED = re.compile(r"^export (?:async )?(?:function|const|class) (\w+)", re.MULTILINE)
-_STYLES = ("theme.css", "layout.css", "grid.css", "head.css", "text.css", "answers.css")
+_STYLES = ("theme.css", "layout.css", "grid.css", "head.css", "text.css", "answers.css", "lesson.css")
 
 
 def read_asset(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Numbers of a view as bytes: 16-bit square-root codes and key indices, split in byte planes, deflated."""
+"""Numbers of a view as bytes: 16-bit codes (square root or linear) and key indices, in byte planes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,27 @@ def codes(values: Tensor, top: float) -> Tensor:
     """
     share = (values.detach().double() / top).nan_to_num(nan=0.0).clamp(0.0, 1.0)
     return (share.sqrt() * FULL).round().to(torch.int32)
+
+
+def linear(values: Tensor) -> list[tuple[Tensor, int]]:
+    """Rows `[..., L]` of any numbers, for `pack`: each row's lowest number, its step, 16-bit multiples of it.
+
+    Within half a step of the true ones, a step being 1/65535 of the row's range. A row that holds NaN or an
+    infinity is NaN throughout.
+    """
+    values = values.detach().double().cpu()
+    low, high = values.amin(-1, keepdim=True), values.amax(-1, keepdim=True)
+    finite = values.isfinite().all(-1, keepdim=True)
+    # What a reader multiplies is the step in float32.
+    low, step = (each.float().double() for each in (low, (high - low) / FULL))
+    multiples = ((values - low) / step).nan_to_num(0.0, 0.0, 0.0).round().clamp(0, FULL).to(torch.int32)
+    low, step = low.masked_fill(~finite, torch.nan), step.masked_fill(~finite, 0)
+    return [(float_bits(low), 4), (float_bits(step), 4), (multiples, 2)]
+
+
+def float_bits(numbers: Tensor) -> Tensor:
+    """The bits of float32 numbers as integers, for `pack`."""
+    return numbers.detach().float().cpu().contiguous().view(torch.int32)
 
 
 def indices(keys: Tensor, width: int) -> Tensor:

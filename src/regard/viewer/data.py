@@ -11,6 +11,7 @@ from regard.recording import Call
 from regard.viewer.answers import ask
 from regard.viewer.asked import Answered
 from regard.viewer.codes import codes, index_width, pack
+from regard.viewer.lesson import lesson_blob, lesson_entry
 from regard.viewer.plan import plan_view
 from regard.viewer.reach import Reaches
 from regard.viewer.seen import Seen, require_alike
@@ -66,7 +67,8 @@ def build_view(
         raise ArgumentError(f"`top_keys` must be at least 1, got {top_keys}")
     calls = require_alike(recording, tokens)
     n_queries, n_keys, width = calls[0].n_queries, calls[0].n_keys, index_width(len(tokens))
-    plan = plan_view(sum(call.heads for call in calls), n_queries, n_keys, top_keys, width, max_bytes)
+    heads, value_heads = sum(call.heads for call in calls), sum(call.value_heads for call in calls)
+    plan = plan_view(heads, n_queries, n_keys, top_keys, width, max_bytes, value_heads)
     reaches = Reaches(n_keys)
     blobs: dict[str, bytes] = {}
     entries, summaries = [], []
@@ -75,6 +77,8 @@ def build_view(
         lines = summarise(layer, call.module, seen)
         blobs[f"map/{layer}"] = pack((codes(seen.pooled, 1.0), 2))
         blobs[f"keys/{layer}"] = seen.packed_keys(plan)
+        if plan.lesson_queries:
+            blobs[f"lesson/{layer}"] = lesson_blob(call, plan.lesson_queries)
         entries.append(_entry(call, reaches.of(call.weights), lines))
         summaries += lines
         if progress is not None:
@@ -91,6 +95,7 @@ def build_view(
         "kept_keys": plan.kept_keys,
         "sampled_queries": plan.sampled_queries,
         "sampled_keys": plan.sampled_keys,
+        "lesson_queries": plan.lesson_queries,
         "index_width": width,
         "masks": reaches.header(),
         "calls": entries,
@@ -106,5 +111,6 @@ def _entry(call: Seen, masks: list[int], lines: list[HeadSummary]) -> dict[str, 
         "ordinal": call.ordinal,
         "heads": call.heads,
         "masks": masks,
+        "lesson": lesson_entry(call),
         "summary": columns(lines),
     }

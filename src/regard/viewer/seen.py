@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from regard.errors import ArgumentError
 from regard.recording import Call
 from regard.weights import AttentionWeights
@@ -12,7 +15,7 @@ from regard.weights import AttentionWeights
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """One call to show: `heads` maps of `n_queries` x `n_keys`."""
+    """One call to show: `heads` maps of `n_queries` x `n_keys`; and its values `[B, Hkv, M, Ev]`, if kept."""
 
     module: str
     ordinal: int
@@ -20,6 +23,17 @@ class Seen:
     heads: int
     n_queries: int
     n_keys: int
+    values: Tensor | None
+
+    @property
+    def value_heads(self) -> int:
+        """How many heads the values have; 0 where they were not kept."""
+        return 0 if self.values is None else self.values.shape[1]
+
+
+def edges(length: int, bins: int) -> Tensor:
+    """Where the bins over a row of queries or keys begin, and where the last ends, `[bins + 1]`."""
+    return torch.arange(bins + 1) * length // bins
 
 
 def require_alike(recording: Iterable[Call], tokens: Sequence[str]) -> list[Seen]:
@@ -52,4 +66,4 @@ def _seen(call: Call, place: int, n_tokens: int) -> Seen:
             f"`tokens` must name the {n_keys} keys of {name}, of which the {n_queries} queries are the last, "
             f"got {n_tokens} tokens"
         )
-    return Seen(call.module, call.ordinal, call.weights, heads, n_queries, n_keys)
+    return Seen(call.module, call.ordinal, call.weights, heads, n_queries, n_keys, call.values)

@@ -15,10 +15,11 @@ export const HELP = [
   ["+ − 0", "zoom the map in, out, back; also wheel and drag"],
   ["T", "light or dark"],
   ["A", "the answers, where some were asked for"],
+  ["L", "the formula step by step, for the chosen token and head"],
   ["?", "this help"],
 ];
 
-export function startKeyboard(view, store, { search, help, map, answers }) {
+export function startKeyboard(view, store, { search, help, map, answers, lesson }) {
   const actions = {
     ArrowLeft: () => moveHead(view, store, -1),
     ArrowRight: () => moveHead(view, store, 1),
@@ -32,6 +33,7 @@ export function startKeyboard(view, store, { search, help, map, answers }) {
     m: () => view.exactMap || store.update({ source: store.get().source === "means" ? "keys" : "means" }),
     t: toggleTheme,
     a: () => answers.open(),
+    l: () => lesson.open(),
     "+": () => map.zoom(1.5),
     "=": () => map.zoom(1.5),
     "-": () => map.zoom(1 / 1.5),

@@ -7,6 +7,7 @@ import { createHead } from "./head.js";
 import { loadHead } from "./head_data.js";
 import { createHelp } from "./help.js";
 import { startKeyboard } from "./keyboard.js";
+import { createLesson } from "./lesson_panel.js";
 import { createLegend } from "./legend.js";
 import { createMap } from "./map.js";
 import { pageSource } from "./page_source.js";
@@ -23,12 +24,13 @@ const store = createStore(start(view), (given, initial) => checked(view, given, 
 const search = createSearch(view, store);
 const help = createHelp(at("help"));
 const answers = createAnswers(at("answers"), view, store);
-createBar(at("bar"), view, search, help, answers);
+const lesson = createLesson(at("lesson"), view, store);
+createBar(at("bar"), view, search, help, answers, lesson);
 createGrid(at("grid"), view, store);
 const head = createHead(at("head"), view, store);
 const map = createMap(at("head"), view, store);
 const panels = [head, map, createLegend(at("head"), view, store), createText(at("text"), view, store)];
-startKeyboard(view, store, { search, help, map, answers });
+startKeyboard(view, store, { search, help, map, answers, lesson });
 store.listen((_, changed) => (changed.has("layer") || changed.has("head")) && show());
 show();
 

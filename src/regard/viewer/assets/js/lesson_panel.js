@@ -1,0 +1,32 @@
+// The dialog that holds the lesson of the chosen query and head, where the view keeps its scores.
+
+import { binOf, binStart } from "./bins.js";
+import { element, tokenElement } from "./dom.js";
+import { lesson } from "./lesson.js";
+import { lessonData } from "./lesson_data.js";
+
+export function createLesson(dialog, view, store) {
+  const title = element("h2", { id: "lesson-title", dir: "ltr" });
+  const note = element("p", {});
+  const body = element("div", {});
+  dialog.append(title, note, body, element("form", { method: "dialog" }, element("button", { autofocus: true }, "Close")));
+
+  async function open() {
+    const { layer, head, token } = store.get();
+    const kept = view.header.lesson_queries;
+    const asked = Math.max(0, token - view.offset);
+    const query = kept ? binStart(binOf(asked, view.queries, kept) + 1, view.queries, kept) - 1 : asked;
+    title.replaceChildren(`Step by step: layer ${layer}, head ${head}, query ${query + view.offset} `, tokenElement(view.name(query + view.offset)));
+    note.textContent = noteOf(kept, query + view.offset !== token);
+    body.replaceChildren();
+    if (kept) lesson(body, await lessonData(view, layer, head, query));
+    if (!dialog.open) dialog.showModal();
+    dialog.scrollTop = 0;
+  }
+
+  function noteOf(kept, another) {
+    if (!kept) return "This page is too small for the scores of so long a text. `regard explain` shows the steps of any query.";
+    return another ? "The page keeps the scores of some queries, for its size; this is the nearest after the chosen token." : "";
+  }
+  return { open };
+}
