@@ -7,7 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.models.computing import compute
+from regard.attention import attention
+from regard.errors import RegardError
+from regard.models.computing import OF_NO_CONCERN, compute
 from regard.models.heard import HeardCall
 from regard.models.huggingface import attention_interface
 
@@ -45,10 +47,34 @@ def attention_function(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The attention of one call, as transformers wants it: `[B, N, Hq, Ev]`, and the weights if asked for."""
+    if attention_mask is None and query.shape[-2] == 1:
+        output = _of_one_query(query, key, value, options)
+        if output is not None:
+            return output.transpose(1, 2), None
     call = HeardCall(module, NAME, query, key, value, attention_mask, options, engine="auto")
     call, weights = compute(call, keep_normalizer=False)
     assert call.output is not None
     return call.output, weights
+
+
+def _of_one_query(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor | None:
+    """The output of a step that attends every key, or None where more is to be said about the call.
+
+    It is what `compute` finds as well; but in a small model's decoding it costs more than the attention.
+    """
+    scale = None
+    for name, option in options.items():
+        if name == "scaling":
+            scale = option
+        elif name == "dropout":
+            if option:
+                return None
+        elif option is not None and option is not False and name not in OF_NO_CONCERN:
+            return None
+    try:
+        return attention(query, key, value, scale=scale)
+    except RegardError:
+        return None  # it is said with the name of the module
 
 
 attention_function._regard_engine = "auto"  # type: ignore[attr-defined]
