@@ -300,6 +300,27 @@ def test_an_exported_program_is_computed(computed):
     assert len(computed) == 2
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_what_is_traced_is_torchs_own(computed):
+    model = Model()
+    with regard.use():
+        traced = torch.jit.trace(model, X, check_trace=False)
+        exported = torch.export.export(model, (X,)).module()
+        assert computed == []
+        model(X)
+    for graph in (traced, exported):
+        assert torch.equal(graph(X), model(X))
+
+
+def test_vmap_maps_over_calls_and_refuses_masks_that_it_maps_over(computed):
+    model, block, x = Model(is_causal=True), Block(), torch.stack([X, 2 * X])
+    with regard.use():
+        torch.testing.assert_close(torch.vmap(model)(x), torch.stack([model(X), model(2 * X)]))
+        with pytest.raises(ModelError, match="its attention mask has no values to read, as in vmap"):
+            torch.vmap(lambda x, mask: block(x, attn_mask=mask))(x, ADDED.expand(2, 6, 6))
+    assert len(computed) == 6
+
+
 class ByHand(nn.Module):
     def forward(self, x):
         return (x @ x.mT).softmax(-1) @ x

@@ -50,8 +50,13 @@ def repeats() -> bool:
 
 
 def heard_now() -> bool:
-    """Whether a call made now is one by itself: not repeated, and no graph being traced, without numbers."""
-    return not (torch.compiler.is_compiling() or is_silent() or repeats())
+    """Whether a call made now is one by itself: neither repeated nor part of another, nor traced."""
+    return not (_traced() or is_silent() or repeats())
+
+
+def _traced() -> bool:
+    """Whether a graph is being made, which holds no numbers yet, and would outlive the block."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 class _Mode(TorchFunctionMode):
@@ -68,7 +73,7 @@ class _Mode(TorchFunctionMode):
             for listener in softmax_listeners.now:
                 listener()
         signature = _SIGNATURES.get(func)
-        if signature is None or torch.compiler.is_compiling() or is_silent():
+        if signature is None or _traced() or is_silent():
             return func(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.compiling import without_values
 from regard.errors import ModelError
 from regard.intervals import Intervals
 from regard.masks.compiled import KeySets
@@ -61,6 +62,8 @@ class MaskReader:
         """
         if mask is None:
             return ReadMask(None)
+        if isinstance(mask, Tensor) and without_values(mask):
+            raise ModelError("its attention mask has no values to read, as in vmap and in fake tensors")
         version = version_of(mask) if isinstance(mask, Tensor) else None
         # What inference mode makes does not serve outside of it.
         known = (n_queries, n_keys, literally, version, torch.is_inference_mode_enabled())
