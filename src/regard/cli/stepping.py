@@ -160,13 +160,18 @@ def _sum_table(lesson: Lesson, steps: Steps, shown: list[int]) -> Table:
     added = (steps.weights.unsqueeze(-1) * value).masked_fill(~allowed.unsqueeze(-1), 0)
     lengths = added[shown].norm(dim=-1)
     high = max(filter(math.isfinite, lengths.tolist()), default=0.0)
+    digits = 3 if float(value.abs().max()) < 1 else 2
     table = _keys_table(lesson.tokens, shown)
     for name in ("p", "v", "p · v", "‖p · v‖"):
         table.add_column(Text(name, style="dim"), no_wrap=True, justify="left" if "‖" in name else "right")
     table.show_header = True
     for key, length in zip(shown, lengths.tolist(), strict=True):
         if bool(allowed[key]):
-            cells = weight_text(float(steps.weights[key])), _vector(value[key]), _vector(added[key])
+            cells = (
+                weight_text(float(steps.weights[key])),
+                _vector(value[key], digits),
+                _vector(added[key], digits),
+            )
             table.add_row(
                 *_key_cells(lesson.tokens, key), *cells, Text(bar(length, 0, high, 12), style="green")
             )
@@ -175,8 +180,10 @@ def _sum_table(lesson: Lesson, steps: Steps, shown: list[int]) -> Table:
     if bool((left & allowed).any()):
         rest = added[left].sum(0)
         share = weight_text(float(steps.weights[left].sum()))
-        table.add_row("", Text("others", style="dim"), share, "", _vector(rest), "")
-    table.add_row("", Text("output", style="bold"), "", "", Text(_vector(steps.output), style="bold"), "")
+        table.add_row("", Text("others", style="dim"), share, "", _vector(rest, digits), "")
+    table.add_row(
+        "", Text("output", style="bold"), "", "", Text(_vector(steps.output, digits), style="bold"), ""
+    )
     return table
 
 
@@ -245,9 +252,9 @@ def _gradient_text(number: float) -> str:
     return f"{number:.4f}" if number == 0 or number >= 0.0005 else f"{number:.0e}"
 
 
-def _vector(numbers: Tensor) -> str:
+def _vector(numbers: Tensor, digits: int) -> str:
     """A few numbers of a vector, each as wide as the others."""
-    some = " ".join(
-        f"{number:6.2f}".replace("-0.00", " 0.00") for number in numbers[:_SHOWN_NUMBERS].tolist()
-    )
+    shown = (f"{number:6.{digits}f}" for number in numbers[:_SHOWN_NUMBERS].tolist())
+    zero = f"{0:.{digits}f}"
+    some = " ".join(number.replace(f"-{zero}", f" {zero}") for number in shown)
     return some + (" …" if len(numbers) > _SHOWN_NUMBERS else "")
