@@ -145,6 +145,11 @@ def within_call() -> Iterator[None]:
         _thread.settle()
 
 
+def mode_is_wanted(firmly: bool) -> bool:
+    """Whether the mode is on in this thread, and stays on (`firmly`, if that is asked) without anybody else."""
+    return _thread.on and _thread.wanted and (not firmly or _thread.firm > 0)
+
+
 def mode_is_on() -> bool:
     """Whether calls that this thread makes now are heard."""
     return _thread.on

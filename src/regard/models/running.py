@@ -67,6 +67,8 @@ def _install() -> Callable[[], None]:
             for follower in concerned:
                 follower.entered(self)
             firmly = any(follower.computes for follower in concerned)
+            if functional.mode_is_wanted(firmly):  # as inside of a module that is followed it mostly is
+                return original(self, *args, **kwargs)
             with functional.mode(on=True, firmly=firmly):
                 return original(self, *args, **kwargs)
         finally:
