@@ -10,6 +10,7 @@ from regard.errors import ArgumentError
 from regard.recording import Call
 from regard.viewer.answers import ask
 from regard.viewer.codes import codes, index_width, pack
+from regard.viewer.induction import Repeats
 from regard.viewer.plan import plan_view
 from regard.viewer.reach import Reaches
 from regard.viewer.seen import Seen, require_alike
@@ -63,15 +64,15 @@ def build_view(
     calls = require_alike(recording, tokens)
     n_queries, n_keys, width = calls[0].n_queries, calls[0].n_keys, index_width(len(tokens))
     plan = plan_view(sum(call.heads for call in calls), n_queries, n_keys, top_keys, width, max_bytes)
-    reaches = Reaches(n_keys)
+    reaches, repeats = Reaches(n_keys), Repeats.of(tokens, n_queries)
     blobs: dict[str, bytes] = {}
     entries, summaries = [], []
     for layer, call in enumerate(calls):
-        answers = ask(call.weights, plan, top_keys)
+        answers = ask(call.weights, plan, top_keys, repeats)
         lines = summarise(layer, call.module, answers)
         blobs[f"map/{layer}"] = pack((codes(answers.pooled, 1.0), 2))
         blobs[f"keys/{layer}"] = answers.packed_keys(plan)
-        entries.append(_entry(call, reaches.of(call.weights), lines))
+        entries.append(entry(call, reaches.of(call.weights), lines))
         summaries += lines
         if progress is not None:
             progress(layer + 1, len(calls))
@@ -94,12 +95,12 @@ def build_view(
     return ViewData(header, {**reaches.blobs(), **blobs}, summaries)
 
 
-def _entry(call: Seen, masks: list[int], lines: list[HeadSummary]) -> dict[str, Any]:
-    """What the header says of one call."""
+def entry(call: Seen, masks: list[int], lines: list[HeadSummary] | None) -> dict[str, Any]:
+    """What the header says of one call; no summary where nobody has looked yet."""
     return {
         "module": call.module,
         "ordinal": call.ordinal,
         "heads": call.heads,
         "masks": masks,
-        "summary": columns(lines),
+        "summary": None if lines is None else columns(lines),
     }
