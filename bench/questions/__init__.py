@@ -18,6 +18,7 @@ ORDER = (
     "statistics",
     "exact_rows",
     "watching",
+    "zooming",
     "memory_growth",
     "distributed",
 )

@@ -38,12 +38,13 @@ class LiveView:
     """
 
     def __init__(self, microscope: Microscope, port: int = 0, token: str | None = None) -> None:
+        inner = application(microscope)
         self._microscope = microscope
         self._token = token or secrets.token_urlsafe(18)
         self._socket = _listening(port)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://{_ADDRESS}:{self.port}/{self._token}/"
-        guard = Guard(application(microscope), self._token, self.port)
+        guard = Guard(inner, self._token, self.port)
         config = uvicorn.Config(
             guard,
             log_level="critical",
