@@ -168,6 +168,17 @@ def test_options_that_make_no_sense_are_refused(options, saved, capsys) -> None:
     assert "must be" in capsys.readouterr().err
 
 
+def test_a_missing_extra_is_named(saved: Path) -> None:
+    for hidden in ("starlette", "uvicorn"):
+        program = (
+            f"import sys; sys.modules[{hidden!r}] = None\n"
+            f"from regard.cli import main; sys.exit(main(['view', {str(saved)!r}]))"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert done.stderr == "regard: a live view needs starlette and uvicorn: `pip install regard[serve]`\n"
+
+
 def test_one_generation_of_several_is_chosen_by_its_steps(tmp_path, capsys) -> None:
     path = tmp_path / "two.safetensors"
     first, _ = generation(steps=2, prompt=5)

@@ -19,7 +19,9 @@ try:
     from regard.viewer.server.guard import Guard
     from regard.viewer.server.microscope import Microscope
     from regard.viewer.server.routes import application
-except ImportError:
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+        raise
     raise MissingExtraError("a live view needs starlette and uvicorn: `pip install regard[serve]`") from None
 
 _ADDRESS = "127.0.0.1"
@@ -33,7 +35,7 @@ class LiveView:
 
     >>> view = recording.view()
     >>> view.url
-    'http://127.0.0.1:40123/kJ0…/'
+    'http://127.0.0.1:...'
     >>> view.close()
     """
 

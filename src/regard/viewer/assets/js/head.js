@@ -29,12 +29,12 @@ export function createHead(root, view, store) {
       module.textContent = callName(view.calls[layer]);
       module.title = module.textContent;
       facts.replaceChildren(...[
-        fact("Mean entropy", numberText(summary.entropy), element("small", {}, " nats")),
+        fact("Entropy", numberText(summary.entropy), element("small", {}, " nats")),
         // Both are means over the queries after the first: of one token there are none.
         fact("On first", shareText(view.keys > 1 ? summary.first : null)),
         fact("On previous", shareText(view.keys > 1 ? summary.previous : null)),
         view.repeats && summary.induction !== null ? fact("Induction", shareText(summary.induction)) : null,
-        fact("Mean distance", numberText(summary.distance, 1), element("small", {}, " tokens")),
+        fact("Distance", numberText(summary.distance, 1), element("small", {}, " tokens")),
         sharpest(summary.link),
       ].filter(Boolean));
     },

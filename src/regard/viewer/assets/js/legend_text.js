@@ -13,7 +13,7 @@ export function describe(view, source) {
 
 // The same of a live view, whose cells are as large as the zoom makes them.
 export function describeCells(height, width, loading) {
-  const what = height === 1 && width === 1 ? "Every cell is one weight." : `Pooled: a cell is the mean of up to ${height} × ${width} weights; zoom in for single ones.`;
+  const what = height === 1 && width === 1 ? "Every cell is one weight." : `Pooled: a cell is the mean of up to ${height} × ${width} weights; zoom in for each.`;
   return loading ? `${what} Computing…` : what;
 }
 

@@ -16,7 +16,9 @@ export function liveSource(report) {
         continue;
       }
       if (answer.ok) return answer;
-      throw new Error((await answer.text()).trim());
+      const said = (await answer.text()).trim();
+      report(`The server cannot answer: ${said}`);
+      throw new Error(said);
     }
   }
 

@@ -33,6 +33,7 @@ async function open() {
   createGrid(at("grid"), view, store);
   const head = createHead(at("head"), view, store);
   const maps = createMaps(at("head"), view, store);
+  // A panel is anything that can `show` a head; each is told of every head that is chosen.
   const panels = [head, maps, createLegend(at("head"), view, store, maps), createText(at("text"), view, store)];
   startKeyboard(view, store, { search, help, maps });
   store.listen((_, changed) => (changed.has("layer") || changed.has("head")) && show());

@@ -76,6 +76,11 @@ export function createMap(stage, view, store, place, changed) {
     context.strokeRect(window.xOf(key) - 0.5, window.top - 0.5, Math.max(2, window.columnWidth) + 1, window.side + 1);
   }
 
+  // The row or the column that stands for the chosen token.
+  function marked({ token, direction }) {
+    return direction === "reads" ? [Math.max(0, token - view.offset), null] : [null, token];
+  }
+
   // The address, and another map of the same place, follow when the hand rests.
   let resting;
   function move(how) {
@@ -146,6 +151,8 @@ export function createMap(stage, view, store, place, changed) {
   onTheme(draw);
   store.listen((state, names) => {
     if (names.has("place") && state.place !== window.text) window.text = state.place;
+    // What was chosen elsewhere comes into sight.
+    if (names.has("token") && window.span < 1) move(() => window.include(...marked(state)));
     draw();
   });
   if (view.live) {

@@ -120,6 +120,17 @@ export class MapWindow {
     this.clamp();
   }
 
+  // Moves the part in sight as little as it takes to hold the middle of this row or column, null for neither.
+  include(query, key) {
+    const within = (start, at, length) => {
+      const share = (at + 0.5) / length;
+      return share < start || share > start + this.span ? share - this.span / 2 : start;
+    };
+    if (query !== null) this.place.y = within(this.y, query, this.view.queries);
+    if (key !== null) this.place.x = within(this.x, key, this.view.keys);
+    this.clamp();
+  }
+
   clamp() {
     this.place.x = Math.min(1 - this.span, Math.max(0, this.x));
     this.place.y = Math.min(1 - this.span, Math.max(0, this.y));

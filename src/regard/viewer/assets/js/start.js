@@ -10,7 +10,8 @@ export function start(view) {
   view.calls.forEach(({ summary }, layer) => summary?.link.forEach(([query, key, weight], head) => {
     if (weight > best.weight && Math.abs(query - key) > 2) Object.assign(best, { weight, layer, head, token: Math.max(0, query) });
   }));
-  const { layer, head, token } = best;
+  // Where nobody has looked yet, the last token: it sees the most.
+  const { layer, head, token } = best.weight < 0 && view.live ? { ...best, token: view.keys - 1 } : best;
   return { ...PLAIN, layer, head, token };
 }
 

@@ -26,7 +26,7 @@ export function createText(root, view, store) {
   async function refresh(scroll) {
     const state = store.get();
     direction.press(state.direction);
-    chosen.replaceChildren(tokenElement(view.name(state.token)), element("span", { class: "soft" }, ` ${state.token}`));
+    chosen.replaceChildren(tokenElement(view.name(state.token)), element("span", { class: "soft" }, String(state.token)));
     if (!loaded) return;
     const asked = { loaded, state };
     latest = asked;
