@@ -29,21 +29,17 @@ class Repeats:
     def of(cls, tokens: Sequence[str], n_queries: int) -> Repeats:
         """The repeats in a text of M tokens, of which the queries are the last."""
         offset = len(tokens) - n_queries
-        before: dict[str, list[int]] = {}
-        found: list[tuple[int, list[int]]] = []
+        places: dict[str, list[int]] = {}
         for at, token in enumerate(tokens):
-            places = before.setdefault(token, [])
-            # What follows directly is the token itself when it is doubled: that is no copying.
-            followers = [place + 1 for place in places if place + 1 < at]
-            if followers and at >= offset and token:
-                found.append((at - offset, followers))
-            places.append(at)
-        kept = min(len(found), _MOST_QUERIES)
-        found = [found[i * len(found) // kept] for i in range(kept)]
-        members = torch.zeros(len(found), len(tokens), dtype=torch.bool)
-        for row, (_, followers) in enumerate(found):
-            members[row, followers] = True
-        return cls(torch.tensor([query for query, _ in found], dtype=torch.int64), members)
+            places.setdefault(token, []).append(at)
+        # What follows directly is the token itself where it is doubled: that is no copying.
+        repeats = [at for at in range(offset, len(tokens)) if tokens[at] and places[tokens[at]][0] + 1 < at]
+        kept = min(len(repeats), _MOST_QUERIES)
+        chosen = [repeats[i * len(repeats) // kept] for i in range(kept)]
+        followers = torch.zeros(kept, len(tokens), dtype=torch.bool)
+        for row, at in enumerate(chosen):
+            followers[row, [place + 1 for place in places[tokens[at]] if place + 1 < at]] = True
+        return cls(torch.tensor(chosen, dtype=torch.int64) - offset, followers)
 
     def mass(self, weights: AttentionWeights) -> Tensor:
         """The mass that each of these queries puts on the followers, `[H, R]`, in batch item 0."""

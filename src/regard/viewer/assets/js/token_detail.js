@@ -1,10 +1,10 @@
 // The numbers of the chosen token, and the table of its strongest keys or readers.
 
-import { element, fact, tokenElement } from "./dom.js";
+import { element, fact, tokenElement, visible } from "./dom.js";
 import { allowedCount } from "./links.js";
 import { PRECISION, countText, numberText, plural, weightText } from "./numbers.js";
 
-const ROWS = 8;
+const ROWS = 8, CONTEXT = 3;
 
 export function createTokenDetail(view, store) {
   const facts = element("dl", { class: "facts" });
@@ -58,13 +58,19 @@ function factsOf(view, { profiles }, token, query, links) {
   return found;
 }
 
+// The words around a token, so that one among many of the same can be told.
+function context(view, token) {
+  const words = (from, to) => view.tokens.slice(Math.max(0, from), to).map((piece) => visible(piece).replace(/^##/, "")).join("");
+  return `${token > CONTEXT ? "…" : ""}${words(token - CONTEXT, token)}${visible(view.name(token))}${words(token + 1, token + 1 + CONTEXT)}…`;
+}
+
 function row(view, store, { token, weight, logit }, greatest) {
   const meter = element("i");
   meter.style.width = `${Math.max(1, 62 * (greatest ? weight / greatest : 0))}%`;
   const choose = () => store.update({ token });
   return element("tr", { onclick: choose, tabindex: "0", onkeydown: (event) => event.key === "Enter" && choose() },
     element("td", { class: "where" }, String(token)),
-    element("td", { class: "key" }, tokenElement(view.name(token))),
+    element("td", { class: "key", dir: "ltr" }, tokenElement(view.name(token)), element("span", { class: "context" }, context(view, token))),
     element("td", { class: "weight" }, element("div", { class: "meter" }, meter, element("span", { "data-value": weight }, weightText(weight)))),
     logit === undefined ? null : element("td", { class: "logit" }, numberText(logit)));
 }
