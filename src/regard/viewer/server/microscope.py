@@ -157,7 +157,7 @@ class Microscope:
         return await self._told(("column", layer, head, key, without_first), Urgency.DETAIL, steps)
 
     def _kept_grid(self) -> Grid:
-        return Grid.coarse(self.n_queries, self.n_keys, tiles.MOST_CELLS)
+        return Grid.kept(self.n_queries, self.n_keys)
 
     def _head(self, layer: int, head: int, without_first: bool) -> Head:
         """A head; without its first key it takes a pass of its own, so it is kept. On the worker's thread."""

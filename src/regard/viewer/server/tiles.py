@@ -17,8 +17,9 @@ from regard.viewer.server.head import Head
 
 # Cells of a tile, along either side.
 TILE = 256
-# A whole head is kept with up to this many cells a side; finer ones are computed where somebody looks.
-MOST_CELLS = 1024
+# A whole head is kept with up to this many cells a side, and none smaller than the core pools at full speed;
+# finer ones are computed where somebody looks.
+MOST_CELLS, SMALLEST_CELL = 1024, 16
 THUMBNAIL_CELLS = 64
 MASKED = -1.0
 # A step looks at about this many pairs of one head: what is more urgent waits no longer than for one of them.
@@ -38,6 +39,15 @@ class Grid:
     def coarse(cls, n_queries: int, n_keys: int, most: int) -> Grid:
         """The finest grid of at most `most` cells a side."""
         return cls(n_queries, n_keys, _size(n_queries, most), _size(n_keys, most))
+
+    @classmethod
+    def kept(cls, n_queries: int, n_keys: int) -> Grid:
+        """The grid of the whole maps, of which everything coarser is made, thumbnails too."""
+        sizes = (
+            min(max(_size(length, MOST_CELLS), SMALLEST_CELL), _size(length, THUMBNAIL_CELLS))
+            for length in (n_queries, n_keys)
+        )
+        return cls(n_queries, n_keys, *sizes)
 
     @property
     def rows(self) -> int:
@@ -104,13 +114,21 @@ def unpadded(pooled: Tensor, grid: Grid, rows: slice, columns: slice) -> Tensor:
 def coarser(cells: Tensor, fine: Grid, grid: Grid, rows: slice, columns: slice) -> Tensor:
     """The cells of a coarser grid, `[..., rows, columns]`, from all those of a finer one, `[..., R, C]`."""
     up, across = grid.height // fine.height, grid.width // fine.width
-    sums = cells.double() * (fine.heights()[:, None] * fine.widths())
-    some = sums[..., rows.start * up : rows.stop * up, columns.start * across : columns.stop * across]
+    high = slice(rows.start * up, min(rows.stop * up, fine.rows))
+    wide = slice(columns.start * across, min(columns.stop * across, fine.columns))
     shape = rows.stop - rows.start, columns.stop - columns.start
-    some = pad(some, (0, shape[1] * across - some.shape[-1], 0, shape[0] * up - some.shape[-2]))
-    some = some.reshape(*some.shape[:-2], shape[0], up, shape[1], across).sum((-3, -1))
+    some = pad(
+        cells[..., high, wide],
+        (0, shape[1] * across - (wide.stop - wide.start), 0, shape[0] * up - (high.stop - high.start)),
+    )
+    # Every cell counts as a whole one, but for what is left at the far ends.
+    if (last := fine.n_queries % fine.height) and high.stop == fine.rows:
+        some[..., high.stop - high.start - 1, :] *= last / fine.height
+    if (last := fine.n_keys % fine.width) and wide.stop == fine.columns:
+        some[..., wide.stop - wide.start - 1] *= last / fine.width
+    sums = some.reshape(*some.shape[:-2], shape[0], up, shape[1], across).sum((-3, -1), dtype=torch.float64)
     areas = grid.heights(rows.start, rows.stop)[:, None] * grid.widths(columns.start, columns.stop)
-    return (some / areas).float()
+    return (sums * (fine.height * fine.width) / areas).float()
 
 
 def exact(head: Head, queries: slice, keys: slice) -> Tensor:
