@@ -56,7 +56,7 @@ def test_an_answer_that_does_not_fit_the_view_is_refused(answer) -> None:
 
 
 def test_the_tables_name_the_foremost_first(capsys) -> None:
-    print_answers(view(HEADS, WORDS))
+    print_answers([HEADS, WORDS], TOKENS)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     kinds, words = out.split("Words")

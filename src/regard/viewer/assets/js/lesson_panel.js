@@ -1,9 +1,8 @@
-// The dialog that holds the lesson of the chosen query and head, where the view keeps its scores.
+// The dialog that holds the lesson of the chosen query and head, where the view has its scores.
 
 import { binOf, binStart } from "./bins.js";
 import { element, tokenElement } from "./dom.js";
 import { lesson } from "./lesson.js";
-import { lessonData } from "./lesson_data.js";
 
 export function createLesson(dialog, view, store) {
   const title = element("h2", { id: "lesson-title", dir: "ltr" });
@@ -13,14 +12,14 @@ export function createLesson(dialog, view, store) {
 
   async function open() {
     const { layer, head, token } = store.get();
-    const kept = view.header.lesson_queries;
+    const kept = view.lessonQueries;
     const asked = Math.max(0, token - view.offset);
     const query = kept ? binStart(binOf(asked, view.queries, kept) + 1, view.queries, kept) - 1 : asked;
     title.replaceChildren(`Step by step: layer ${layer}, head ${head}, query ${query + view.offset} `, tokenElement(view.name(query + view.offset)));
     note.textContent = noteOf(kept, query + view.offset !== token);
     body.replaceChildren();
-    if (kept) lesson(body, await lessonData(view, layer, head, query));
     if (!dialog.open) dialog.showModal();
+    if (kept) lesson(body, { tokens: view.tokens.map((_, key) => view.name(key)), ...(await view.lesson(layer, head, query)) });
     dialog.scrollTop = 0;
   }
 
