@@ -70,16 +70,20 @@ def test_the_first_line_is_the_address_and_control_c_ends_it(saved: Path) -> Non
 @pytest.mark.model
 def test_look_serves_a_model_and_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with running("look", "--demo", "minilm", "A cat sat on a mat", "--serve", "--no-open") as process:
+    with running(
+        "look", "--demo", "minilm", "A cat sat", "--serve", "--no-open", "--ask", "heavy"
+    ) as process:
         url = process.stdout.readline().strip()
         with urllib.request.urlopen(f"{url}header") as answer:
             header = json.load(answer)
         assert header["tokens"][:3] == ["[CLS]", "a", "cat"]
         assert len(header["calls"]) == 6
+        assert [answer["name"] for answer in header["answers"]] == ["heavy"]
         with urllib.request.urlopen(f"{url}summary/5") as answer:
             assert len(json.load(answer)["entropy"]) == 12
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == 0
+        assert "Heavy hitters" in process.stderr.read()
     assert os.listdir(tmp_path) == []
 
 

@@ -128,6 +128,8 @@ def test_nothing_can_be_written(view: LiveView, method: str) -> None:
         "row/0/0/12",
         "column/0/0/12",
         "row/0/0/1.5",
+        "lesson/0/0/12",
+        "lesson/0/3/0",
         "nothing",
     ],
 )

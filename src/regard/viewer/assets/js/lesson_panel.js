@@ -10,16 +10,21 @@ export function createLesson(dialog, view, store) {
   const body = element("div", {});
   dialog.append(title, note, body, element("form", { method: "dialog" }, element("button", { autofocus: true }, "Close")));
 
+  let latest = null;
+
   async function open() {
     const { layer, head, token } = store.get();
     const kept = view.lessonQueries;
     const asked = Math.max(0, token - view.offset);
     const query = kept ? binStart(binOf(asked, view.queries, kept) + 1, view.queries, kept) - 1 : asked;
+    const opening = (latest = {});
+    const data = kept ? await view.lesson(layer, head, query) : null;
+    if (latest !== opening) return; // somebody has asked for another in the meantime
     title.replaceChildren(`Step by step: layer ${layer}, head ${head}, query ${query + view.offset} `, tokenElement(view.name(query + view.offset)));
     note.textContent = noteOf(kept, query + view.offset !== token);
     body.replaceChildren();
+    if (data) lesson(body, { tokens: view.tokens.map((_, key) => view.name(key)), ...data });
     if (!dialog.open) dialog.showModal();
-    if (kept) lesson(body, { tokens: view.tokens.map((_, key) => view.name(key)), ...(await view.lesson(layer, head, query)) });
     dialog.scrollTop = 0;
   }
 
