@@ -60,10 +60,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a case is to reach: a ratio by peer, a share of the ceiling."""
+    """What a case is to reach: a ratio by peer, a share of the ceiling, a time that it stays within."""
 
     ratios: Mapping[str, float] = field(default_factory=dict)
     share: float | None = None
+    seconds: float | None = None
 
 
 @dataclass
@@ -95,6 +96,9 @@ class TimeRow:
         ]
         if self.wanted.share is not None and self.share is not None and self.work is not None:
             pairs.append((f"share of {self.work.ceiling.name}", self.wanted.share, self.share[1]))
+        if self.wanted.seconds is not None:
+            limit = self.wanted.seconds
+            pairs.append((f"the limit of {limit:.3g} s", 1.0, limit / self.seconds[self.subject]))
         return [
             {"case": self.case, "against": against, "wanted": least, "got": got, "reached": got >= least}
             for against, least, got in pairs

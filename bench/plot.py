@@ -23,8 +23,8 @@ COLOURS = {
     "regard tiled": "#94a3b8",
 }
 OTHER = "another way"
-# Answers whose contenders are lengths or numbers of processes.
-APART = {"long_window", "distributed", "memory_growth"}
+# Answers whose contenders are lengths or numbers of processes, or that have none but a limit.
+APART = {"long_window", "distributed", "memory_growth", "zooming"}
 # Answers where the share of the ceiling says how good the kernel is, not how small the work.
 LIMITED = {"dense", "causal", "half_precision", "decode", "exact_rows"}
 

@@ -41,7 +41,7 @@ STAGE_OF = {name: number for number, names in enumerate(STAGES) for name in name
 TOPMOST = {"", "__main__", "testing"}
 CORE = {name for names in STAGES[: STAGES.index({"nn", "recording"}) + 1] for name in names}
 MODEL_LIBRARIES = {"transformers", "tokenizers", "safetensors", "gguf", "accelerate", "timm", "diffusers"}
-OPTIONAL_LIBRARIES = MODEL_LIBRARIES | {"matplotlib", "rich"}
+OPTIONAL_LIBRARIES = MODEL_LIBRARIES | {"matplotlib", "rich", "starlette", "uvicorn"}
 
 SHARED_BY_ENGINES = {"base"}
 

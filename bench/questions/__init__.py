@@ -19,6 +19,7 @@ ORDER = (
     "exact_rows",
     "models",
     "watching",
+    "zooming",
     "memory_growth",
     "distributed",
 )

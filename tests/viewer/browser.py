@@ -11,8 +11,14 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 
 @contextmanager
-def opened(browser: Any, path: Path, address: str = "", **options: Any) -> Iterator[Any]:
-    """Open a page from disk; at the end it must have logged nothing and asked for nothing but itself."""
+def opened(
+    browser: Any, path: Path | str, address: str = "", *, expected: str | None = None, **options: Any
+) -> Iterator[Any]:
+    """Open a page, from disk or by its URL; at the end it must have asked for nothing but what is its own.
+
+    It must have logged nothing either, but for what holds the `expected` words.
+    """
+    url = path if isinstance(path, str) else path.as_uri()
     options = {"viewport": {"width": 1280, "height": 800}, **options}
     context = browser.new_context(**options)
     page = context.new_page()
@@ -21,15 +27,16 @@ def opened(browser: Any, path: Path, address: str = "", **options: Any) -> Itera
     page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: requests.append(request.url.partition("#")[0]))
-    page.goto(path.as_uri() + address)
+    page.goto(url + address)
     try:
         page.wait_for_selector("body[data-shown]", timeout=20_000)
         yield page
     finally:
         context.close()
         # Before any other failure: what the page itself complained of is the likelier cause.
-        assert complaints == []
-    assert set(requests) == {path.as_uri()}
+        assert [one for one in complaints if expected is None or expected not in one] == []
+    own = {url} if isinstance(path, Path) else {one for one in requests if one.startswith(url)}
+    assert set(requests) == own
 
 
 def point_at(page: Any, across: float, down: float) -> tuple[int, int, str]:

@@ -16,6 +16,7 @@ from regard.cli.questions import NAMES
 from regard.errors import ArgumentError
 from regard.viewer import Answered, build_view, write_page
 from viewer.browser import opened
+from viewer.live import served
 from viewer.views import HOSTILE, call
 
 TOKENS = ["The", "cat", "sat", "on", "the", "mat", "because", "the", "cat", "was", "tired."]
@@ -56,7 +57,7 @@ def test_an_answer_that_does_not_fit_the_view_is_refused(answer) -> None:
 
 
 def test_the_tables_name_the_foremost_first(capsys) -> None:
-    print_answers(view(HEADS, WORDS))
+    print_answers([HEADS, WORDS], TOKENS)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     kinds, words = out.split("Words")
@@ -127,6 +128,17 @@ def test_the_page_shows_the_answers_and_chooses_what_is_clicked(browser, tmp_pat
         page.keyboard.press("a")
         dialog.locator("tr").first.click()
         assert "t=3" in page.evaluate("location.hash")
+
+
+@pytest.mark.browser
+def test_a_live_view_shows_the_answers_that_it_was_given(browser) -> None:
+    calls = [call(heads=3, n_queries=len(TOKENS), module=f"layers.{layer}") for layer in range(2)]
+    with served(calls, TOKENS, answers=[HEADS, WORDS]) as live, opened(browser, live.url) as page:
+        page.get_by_role("button", name="2 answers").click()
+        page.locator("#answers").get_by_role("button", name="Layer 1, head 1: 0.300").click()
+        page.wait_for_selector("body[data-shown='1.1']")
+    with served(calls, TOKENS) as live, opened(browser, live.url) as page:
+        assert page.get_by_role("button", name="answer").count() == 0
 
 
 @pytest.mark.browser

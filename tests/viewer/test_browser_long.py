@@ -98,6 +98,7 @@ def test_keys_of_another_query_are_named_as_such(browser, path, view) -> None:
         assert not note.is_visible()
         assert page.locator("span.stand-in").count() == 0
         page.keyboard.press("r")
+        page.keyboard.press("r")
         page.locator(f"#token-{kept}").click()
         assert not note.is_visible()
         assert page.locator("#text thead .key").inner_text() == "It attends to"

@@ -21,6 +21,7 @@ from regard.viewer.lesson import lesson_data
 from regard.viewer.plan import plan_view
 from regard.viewer.seen import require_alike
 from viewer.browser import opened
+from viewer.live import served
 from viewer.views import HOSTILE, Reader, call
 
 TOKENS = re.findall(" ?[a-zA-Z.]+", "The cat sat on the mat because the cat was tired. It slept.")
@@ -183,6 +184,20 @@ def test_the_key_l_opens_the_lesson_of_the_chosen_token(browser, page_path, one)
         page.get_by_role("button", name="Step by step").click()
         dialog.wait_for()
         assert_shows(page, steps_of(one, query=5), tolerance=0.005)
+
+
+@pytest.mark.browser
+def test_a_live_view_has_the_exact_steps_of_every_query(browser, one) -> None:
+    calls = [call(heads=4, n_queries=len(TOKENS)), one]
+    with served(calls, TOKENS) as live, opened(browser, live.url, f"#l=1&h={HEAD}&t={QUERY}") as page:
+        page.keyboard.press("l")
+        page.locator("#lesson[open]").wait_for()
+        assert_shows(page, steps_of(one))
+        page.keyboard.press("Escape")
+        page.locator("#token-5").click()
+        page.get_by_role("button", name="Step by step").click()
+        page.locator("#lesson[open]").wait_for()
+        assert_shows(page, steps_of(one, query=5))
 
 
 @pytest.mark.browser

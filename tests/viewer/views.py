@@ -36,12 +36,13 @@ def call(
     n_keys: int | None = None,
     mask: Any = None,
     module: str = "model.0.attention",
+    **options: Any,
 ) -> Call:
     """One call on random queries and keys, sharp enough that heads look at something."""
     n_keys = n_queries if n_keys is None else n_keys
     query, key = torch.randn(1, heads, n_queries, 16) * 2, torch.randn(1, heads, n_keys, 16)
     mask = masks.causal() if mask is None else mask
-    _, weights = regard.attention(query, key, key, mask, return_weights=True)
+    _, weights = regard.attention(query, key, key, mask, return_weights=True, **options)
     return Call(module, 0, 0, 0, weights)
 
 

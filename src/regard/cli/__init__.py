@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from regard.cli import explain, info, look
+from regard.cli import explain, info, look, view
 from regard.errors import RegardError
 
 FAILED, INTERRUPTED = 2, 130
@@ -19,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"regard {_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     look.add_to(commands)
+    view.add_to(commands)
     explain.add_to(commands)
     info.add_to(commands)
     options = parser.parse_args(arguments)

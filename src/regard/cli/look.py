@@ -1,4 +1,4 @@
-"""`regard look`: run a model over a text under watch, print the telling heads, write the page."""
+"""`regard look`: run a model over a text under watch, print the telling heads, write or serve the page."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from regard.cli.answering import print_answers
 from regard.cli.progress import Stages
 from regard.cli.questions import Question
 from regard.cli.reading import Given, read_text
+from regard.cli.serving import add_options, serve
 from regard.cli.telling import print_heads
 from regard.errors import ArgumentError
 from regard.models import watch
 from regard.models.demo import NAMES
 from regard.models.demo import load as load_demo
 from regard.models.loading import LoadedModel, load
-from regard.viewer import ViewData, build_view, write_page
+from regard.recording import Recording
+from regard.viewer import Answered, build_view, write_page
 
-_DEFAULT_DEMO = "smollm2"
+_DEFAULT_DEMO, _DEFAULT_PAGE = "smollm2", "regard.html"
 
 _EXAMPLES = """\
 examples:
   regard look                                     the built-in demo: SmolLM2 reads a nursery rhyme
   regard look --demo minilm "A cat sat on a mat"  a sentence encoder, on a text of your own
   regard look models/my-model -f essay.txt        a model folder, on a file
+  regard look --serve                             the live view, to zoom into
   fortune | regard look --demo smollm2 -o f.html  from a pipe
   regard look --ask sinks --ask induction         the demo, with two questions answered
 """
@@ -54,15 +57,18 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("-f", "--file", metavar="FILE", help="read the text from a file")
     parser.add_argument("--demo", choices=NAMES, help="a model that installs as a package, in place of MODEL")
+    parser.add_argument("-o", "--output", metavar="PAGE", help=f"the page (default: {_DEFAULT_PAGE})")
     parser.add_argument(
-        "-o", "--output", default="regard.html", metavar="PAGE", help="the page (default: %(default)s)"
+        "--serve", action="store_true", help="no page, but a live view: zoom down to single weights"
     )
+    add_options(parser)
     parser.add_argument(
         "--ask",
         action="append",
         default=[],
         choices=questions.NAMES,
-        help="a question to answer besides, on the terminal and on the page; may be given several times",
+        help="a question to answer besides, on the terminal and on the page, or in the live view; "
+        "may be given several times",
     )
     parser.set_defaults(run=run)
 
@@ -70,19 +76,40 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Do it. Everything that can be wrong with the arguments is found before the model is loaded."""
     model, text, demo = _roles(options)
-    output = _writable(options.output)
+    if options.serve and options.output is not None:
+        raise ArgumentError("`look` takes --serve or --output, not both: a live view writes no page")
+    output = None if options.serve else _writable(options.output or _DEFAULT_PAGE)
     given = read_text(text, options.file)
     with Stages() as stages:
         stages.begin("Loading the model")
         loaded = load_demo(demo) if demo else load(model)
-        view = _look(loaded, given, questions.chosen(options.ask), stages)
-        stages.begin("Writing the page")
-        try:
-            page = write_page(view, output)
-        except OSError as error:
-            raise ArgumentError(f"the page cannot be written to {output}: {error.strerror}") from None
+        recording, found = _recorded(loaded, given, questions.chosen(options.ask), stages)
+        if output is not None:
+            _write(recording, given.title, found, output, stages)
+    if output is None:
+        print_answers(found, recording.tokens or (), stderr=True)  # standard output is the address alone
+        serve(recording, given.title, options.port, options.no_open, answers=found)
+
+
+def _write(recording: Recording, title: str, found: Sequence[Answered], output: Path, stages: Stages) -> None:
+    """Write the page, and print the most telling heads and the answers."""
+    stages.begin("Measuring every head")
+    view = build_view(
+        recording,
+        recording.tokens or (),
+        title=title,
+        model=recording.model or "",
+        answers=found,
+        progress=stages.advance,
+    )
+    stages.begin("Writing the page")
+    try:
+        page = write_page(view, output)
+    except OSError as error:
+        raise ArgumentError(f"the page cannot be written to {output}: {error.strerror}") from None
+    stages.end()
     print_heads(view)
-    print_answers(view)
+    print_answers(found, view.header["tokens"])
     stages.console.print(
         f"The page is {page} ({page.stat().st_size / 1e6:.1f} MB): open it in a browser.", highlight=False
     )
@@ -98,25 +125,21 @@ def _roles(options: argparse.Namespace) -> tuple[str, str | None, str | None]:
     return ("", text, _DEFAULT_DEMO) if model is None else (model, text, None)
 
 
-def _look(loaded: LoadedModel, given: Given, asked: Sequence[Question], stages: Stages) -> ViewData:
+def _recorded(
+    loaded: LoadedModel, given: Given, asked: Sequence[Question], stages: Stages
+) -> tuple[Recording, list[Answered]]:
+    """The model's attention over the text, and what was asked of it."""
     encoded = loaded.encode(given.text)
     stages.begin(f"{loaded.name} reads {len(encoded.tokens):,} tokens")
     # What is kept of one text takes linear memory: no budget may leave a layer without its weights.
     with watch(loaded.model, max_bytes=2**62, values=True) as recording:
         loaded.run(encoded)
+    recording.model, recording.tokens = loaded.name, encoded.tokens
     found = []
     for question in asked:
         stages.begin(f"Asking for: {question.title}")
         found.append(question.answer(loaded, encoded, recording))
-    stages.begin("Measuring every head")
-    return build_view(
-        recording,
-        encoded.tokens,
-        title=given.title,
-        model=loaded.name,
-        answers=found,
-        progress=stages.advance,
-    )
+    return recording, found
 
 
 def _writable(output: str) -> Path:

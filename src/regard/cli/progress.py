@@ -39,6 +39,10 @@ class Stages:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Leave the terminal to others."""
         self._progress.stop()
 
     def begin(self, description: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from importlib import import_module
+from typing import Any, overload
 
 from regard.errors import ArgumentError
 from regard.recording.calls import Call
@@ -90,6 +91,17 @@ class Recording(Sequence[Call]):
         from regard.recording.writing import write
 
         write(self, path)
+
+    def view(self, *, title: str | None = None, steps: range | None = None, port: int = 0) -> Any:
+        """A live view of it on a local address, to zoom into: a `regard.viewer.server.running.LiveView`.
+
+        In a notebook it shows the page; its `url` opens in any browser of this machine, its `close()` ends
+        it. The steps of a generation become one text, `steps` picks those of one generation where there are
+        more. Needs `regard[serve]`.
+        """
+        # By name, since imports point the other way: the viewer is built on recordings.
+        running = import_module("regard.viewer.server.running")
+        return running.live_view(self, title=title, steps=steps, port=port).start()
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Recording:

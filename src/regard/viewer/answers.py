@@ -10,17 +10,21 @@ import torch
 from torch import Tensor
 
 from regard.viewer.codes import codes, index_width, indices, pack
+from regard.viewer.induction import Repeats
 from regard.viewer.plan import Plan
 from regard.viewer.seen import edges
 from regard.weights import AttentionWeights
 
 # The sharpest link needs three keys of a query: two may be the first token and the query itself.
-_FOR_THE_LINK = 3
+FOR_THE_LINK = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Statistics of batch item 0 on the CPU: `[H, N]` a query, `[H, M]` a key, `[H, N, k]` the top keys."""
+    """Statistics of batch item 0 on the CPU: `[H, N]` a query, `[H, M]` a key, `[H, N, k]` the top keys.
+
+    `induction` is of the queries that repeat a token, see `regard.viewer.induction`.
+    """
 
     entropy: Tensor
     distance: Tensor
@@ -30,6 +34,7 @@ class Answers:
     pooled: Tensor
     top_weights: Tensor
     top_keys: Tensor
+    induction: Tensor
 
     @property
     def n_queries(self) -> int:
@@ -53,7 +58,7 @@ class Answers:
         )
 
 
-def ask(weights: AttentionWeights, plan: Plan, top_keys: int) -> Answers:
+def ask(weights: AttentionWeights, plan: Plan, top_keys: int, repeats: Repeats) -> Answers:
     """Ask everything at once."""
     answers = weights.statistics(
         "entropy",
@@ -62,7 +67,7 @@ def ask(weights: AttentionWeights, plan: Plan, top_keys: int) -> Answers:
         "diagonals",
         mass=slice(0, 1),
         pooled=(plan.map_rows, plan.map_columns),
-        top_keys=max(top_keys, _FOR_THE_LINK),
+        top_keys=max(top_keys, FOR_THE_LINK),
     )
 
     def item(answer: Any) -> Tensor:
@@ -79,6 +84,7 @@ def ask(weights: AttentionWeights, plan: Plan, top_keys: int) -> Answers:
         pooled=item(answers["pooled"]),
         top_weights=item(top_weights),
         top_keys=item(keys),
+        induction=repeats.mass(weights),
     )
 
 

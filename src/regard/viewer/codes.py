@@ -60,6 +60,11 @@ def pack(*arrays: tuple[Tensor, int]) -> bytes:
     return zlib.compress(b"".join(_plane(array, byte) for array, width in arrays for byte in range(width)), 6)
 
 
+def raw(array: Tensor) -> bytes:
+    """The numbers of a tensor as they lie in memory, last axis fastest."""
+    array = array.detach().cpu().contiguous()
+    return ctypes.string_at(array.data_ptr(), array.nbytes) if array.numel() else b""
+
+
 def _plane(array: Tensor, byte: int) -> bytes:
-    plane = ((array >> 8 * byte) & 255).to(torch.uint8).cpu().contiguous()
-    return ctypes.string_at(plane.data_ptr(), plane.numel()) if plane.numel() else b""
+    return raw(((array >> 8 * byte) & 255).to(torch.uint8))

@@ -11,6 +11,7 @@ from regard.recording import Call
 from regard.viewer.answers import ask
 from regard.viewer.asked import Answered
 from regard.viewer.codes import codes, index_width, pack
+from regard.viewer.induction import Repeats
 from regard.viewer.lesson import lesson_blob, lesson_entry
 from regard.viewer.plan import plan_view
 from regard.viewer.reach import Reaches
@@ -69,17 +70,17 @@ def build_view(
     n_queries, n_keys, width = calls[0].n_queries, calls[0].n_keys, index_width(len(tokens))
     heads, value_heads = sum(call.heads for call in calls), sum(call.value_heads for call in calls)
     plan = plan_view(heads, n_queries, n_keys, top_keys, width, max_bytes, value_heads)
-    reaches = Reaches(n_keys)
+    reaches, repeats = Reaches(n_keys), Repeats.of(tokens, n_queries)
     blobs: dict[str, bytes] = {}
     entries, summaries = [], []
     for layer, call in enumerate(calls):
-        seen = ask(call.weights, plan, top_keys)
+        seen = ask(call.weights, plan, top_keys, repeats)
         lines = summarise(layer, call.module, seen)
         blobs[f"map/{layer}"] = pack((codes(seen.pooled, 1.0), 2))
         blobs[f"keys/{layer}"] = seen.packed_keys(plan)
         if plan.lesson_queries:
             blobs[f"lesson/{layer}"] = lesson_blob(call, plan.lesson_queries)
-        entries.append(_entry(call, reaches.of(call.weights), lines))
+        entries.append(entry(call, reaches.of(call.weights), lines))
         summaries += lines
         if progress is not None:
             progress(layer + 1, len(calls))
@@ -104,13 +105,13 @@ def build_view(
     return ViewData(header, {**reaches.blobs(), **blobs}, summaries)
 
 
-def _entry(call: Seen, masks: list[int], lines: list[HeadSummary]) -> dict[str, Any]:
-    """What the header says of one call."""
+def entry(call: Seen, masks: list[int], lines: list[HeadSummary] | None) -> dict[str, Any]:
+    """What the header says of one call; no summary where nobody has looked yet."""
     return {
         "module": call.module,
         "ordinal": call.ordinal,
         "heads": call.heads,
         "masks": masks,
         "lesson": lesson_entry(call),
-        "summary": columns(lines),
+        "summary": None if lines is None else columns(lines),
     }

@@ -37,19 +37,37 @@ def write_page(view: ViewData, path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
+def live_page(title: str) -> tuple[str, str]:
+    """The page of a live view, without data, and its policy: it may ask the server that it came from."""
+    policy = _policy("connect-src 'self'")
+    head, tail = _frame(title, policy)
+    # Who may show the page inside another: a notebook on this machine.
+    framed = "frame-ancestors 'self' http://127.0.0.1:* http://localhost:*"
+    return f"{head}{tail}", f"{policy}; {framed}"
+
+
 def _parts(view: ViewData) -> Iterator[str]:
-    code, look = script(), style()
-    policy = f"default-src 'none'; script-src {_digest(code)}; style-src {_digest(look)}; base-uri 'none'"
-    head, tail = read_asset("page.html").split("<!-- data -->")
-    fields = {"policy": html.escape(policy), "title": html.escape(view.header["title"]), "style": look}
-    yield _filled(head, fields)
+    head, tail = _frame(view.header["title"], _policy())
+    yield head
     # ASCII throughout: a lone surrogate (half a character, from a byte-level tokenizer) stays an escape.
     header = json.dumps(view.header, allow_nan=False).replace("<", "\\u003c")
     yield f'<script type="application/json" id="view">{header}</script>\n'
     for name, blob in view.blobs.items():
         encoded = base64.b64encode(blob).decode("ascii")
         yield f'<script type="application/octet-stream" id="blob/{html.escape(name)}">{encoded}</script>\n'
-    yield _filled(tail, {"script": code})
+    yield tail
+
+
+def _frame(title: str, policy: str) -> tuple[str, str]:
+    """What stands before a view's data, and what after it."""
+    head, tail = read_asset("page.html").split("<!-- data -->")
+    fields = {"policy": html.escape(policy), "title": html.escape(title), "style": style()}
+    return _filled(head, fields), _filled(tail, {"script": script()})
+
+
+def _policy(*more: str) -> str:
+    own = f"default-src 'none'; script-src {_digest(script())}; style-src {_digest(style())}; base-uri 'none'"
+    return "; ".join((own, *more))
 
 
 def _filled(template: str, fields: dict[str, str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 import torch
@@ -19,8 +19,9 @@ class HeadSummary:
     `entropy` is in nats and `distance` in tokens, over the queries that may attend something; `first` and
     `previous` are the mass put on the first token and on the token before, over the queries after the
     first. The sharpest link is the greatest weight on a key that is neither the first token nor the query
-    itself: `link_query` and `link_key` are token indices, −1 if there is none. A number that a model's NaN
-    has spoiled is NaN here.
+    itself: `link_query` and `link_key` are token indices, −1 if there is none. `induction` is the mass on
+    what followed earlier occurrences of the query's token, over queries that repeat one. A number that a
+    model's NaN has spoiled is NaN here, and induction where no token repeats.
     """
 
     layer: int
@@ -33,6 +34,7 @@ class HeadSummary:
     link_query: int
     link_key: int
     link_weight: float
+    induction: float = nan
 
     @property
     def reach(self) -> float:
@@ -49,6 +51,7 @@ def summarise(layer: int, module: str, answers: Answers) -> list[HeadSummary]:
     # Entry r of the diagonals has i - j = r - (M - 1), and the query i stands at token i + offset.
     before_it = n_keys - offset
     previous = answers.diagonals.double()[:, before_it : before_it + 1].sum(-1) / later[0].sum().clamp(min=1)
+    induction = answers.induction.double().mean(-1).tolist()
     numbers = zip(
         _mean(answers.entropy, live).tolist(),
         _mean(answers.on_first, later).tolist(),
@@ -58,13 +61,14 @@ def summarise(layer: int, module: str, answers: Answers) -> list[HeadSummary]:
         strict=True,
     )
     return [
-        HeadSummary(layer, head, module, e, f, p, d, *link) for head, (e, f, p, d, link) in enumerate(numbers)
+        HeadSummary(layer, head, module, e, f, p, d, *link, induction[head])
+        for head, (e, f, p, d, link) in enumerate(numbers)
     ]
 
 
 def columns(lines: list[HeadSummary]) -> dict[str, list[Any]]:
     """The summaries of one call as JSON holds them: a list a number, six digits, null where it is NaN."""
-    names = ("entropy", "first", "previous", "distance")
+    names = ("entropy", "first", "previous", "distance", "induction")
     numbers = {name: [_rounded(getattr(line, name)) for line in lines] for name in names}
     links = [[line.link_query, line.link_key, _rounded(line.link_weight)] for line in lines]
     return {**numbers, "link": links}

@@ -70,7 +70,7 @@ function tokenBars(view, tokens, choose, painters) {
   });
   const peak = Math.max(...values);
   strip.width = bins;
-  painters.push(() => strip.getContext("2d").putImageData(mapImage(values, 1, bins, scaleOf("log", peak), () => true), 0, 0));
+  painters.push(() => strip.getContext("2d").putImageData(mapImage({ values, rows: 1, columns: bins }, scaleOf("log", peak), () => true), 0, 0));
   const order = tokens.map((value, token) => [value ?? 0, token]).sort((a, b) => b[0] - a[0]).slice(0, MOST_TOKENS);
   const rows = order.filter(([value]) => value > 0).map(([value, token]) => {
     const bar = element("i", {});

@@ -1,13 +1,15 @@
 // The bar at the top: what this is a view of, search, theme and help.
 
 import { element } from "./dom.js";
-import { plural } from "./numbers.js";
+import { countText, plural } from "./numbers.js";
 import { toggleTheme } from "./theme.js";
 
 export function createBar(root, view, search, help, answers, lesson) {
   const { title, model } = view.header;
   const most = Math.max(...view.calls.map((call) => call.heads));
-  const size = `${plural(view.keys, "token")} · ${plural(view.calls.length, "layer")} × ${plural(most, "head")}`;
+  const { generated } = view.header;
+  const written = generated == null ? "" : `, ${countText(view.keys - generated)} of them generated`;
+  const size = `${plural(view.keys, "token")}${written} · ${plural(view.calls.length, "layer")} × ${plural(most, "head")}`;
   root.append(
     element("h1", { title, dir: "ltr" }, title),
     element("span", { class: "facts soft" }, model ? `${model} · ${size}` : size),

@@ -42,13 +42,13 @@ export function readableOn(position) {
   return luminance > 0.55 ? "#14181f" : "#ffffff";
 }
 
-// A map as an image: one pixel a cell, transparent where nothing may attend.
-export function mapImage(values, rows, columns, scale, shown) {
-  const image = new ImageData(columns, rows);
+// A piece of a map as an image: one pixel a cell, transparent where nothing may attend.
+export function mapImage(piece, scale, shown) {
+  const image = new ImageData(piece.columns, piece.rows);
   const table = colours();
-  for (let i = 0; i < rows * columns; i++) {
+  for (let i = 0; i < piece.rows * piece.columns; i++) {
     if (!shown(i)) continue;
-    const at = Math.round(scale(values[i]) * (STEPS - 1)) * 3;
+    const at = Math.round(scale(piece.values[i]) * (STEPS - 1)) * 3;
     image.data.set([table[at], table[at + 1], table[at + 2], 255], 4 * i);
   }
   return image;

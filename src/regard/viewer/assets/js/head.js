@@ -2,13 +2,18 @@
 
 import { element, fact, tokenElement } from "./dom.js";
 import { callName } from "./grid.js";
+import { pin } from "./maps.js";
 import { numberText, shareText, weightText } from "./numbers.js";
 
 export function createHead(root, view, store) {
   const title = element("h2", { "aria-live": "polite" });
   const module = element("span", { class: "soft" });
   const facts = element("dl", { class: "facts" });
-  root.append(element("div", { class: "name" }, title, module), facts);
+  const compare = element("button", { type: "button", class: "compare", title: "Keep this head beside the next ones (B)", onclick: () => pin(store) }, "Compare");
+  root.append(element("div", { class: "name" }, title, module, compare), facts);
+  const press = () => compare.setAttribute("aria-pressed", String(store.get().beside !== ""));
+  store.listen(press);
+  press();
 
   // The greatest link, which chooses its query when it is clicked.
   function sharpest({ query, key, weight }) {
@@ -23,14 +28,15 @@ export function createHead(root, view, store) {
       title.textContent = `Layer ${layer}, head ${head}`;
       module.textContent = callName(view.calls[layer]);
       module.title = module.textContent;
-      facts.replaceChildren(
-        fact("Mean entropy", numberText(summary.entropy), element("small", {}, " nats")),
+      facts.replaceChildren(...[
+        fact("Entropy", numberText(summary.entropy), element("small", {}, " nats")),
         // Both are means over the queries after the first: of one token there are none.
-        fact("On first token", shareText(view.keys > 1 ? summary.first : null)),
-        fact("On previous token", shareText(view.keys > 1 ? summary.previous : null)),
-        fact("Mean distance", numberText(summary.distance, 1), element("small", {}, " tokens")),
+        fact("On first", shareText(view.keys > 1 ? summary.first : null)),
+        fact("On previous", shareText(view.keys > 1 ? summary.previous : null)),
+        view.repeats && summary.induction !== null ? fact("Induction", shareText(summary.induction)) : null,
+        fact("Distance", numberText(summary.distance, 1), element("small", {}, " tokens")),
         sharpest(summary.link),
-      );
+      ].filter(Boolean));
     },
   };
 }

@@ -1,25 +1,27 @@
 // The keys: what each does, for the page and for its help.
 
 import { ordered } from "./grid.js";
+import { pin } from "./maps.js";
 import { toggleTheme } from "./theme.js";
 
 export const HELP = [
   ["← →", "previous or next head"],
   ["↑ ↓", "previous or next layer"],
   ["J K", "previous or next token"],
-  ["R", "what the token reads, or who reads it"],
+  ["R", "what the token reads, who reads it, or what every token receives"],
   ["/", "find in the text; Enter steps on"],
   ["S", "colour scale: log, root, linear"],
   ["F", "show the map without the first token"],
+  ["B", "keep this head beside the next ones"],
   ["M", "block means or strongest keys (long texts)"],
-  ["+ − 0", "zoom the map in, out, back; also wheel and drag"],
+  ["+ − 0", "zoom the map in, out, back; also wheel, drag, and arrows while the map has the focus"],
   ["T", "light or dark"],
   ["A", "the answers, where some were asked for"],
   ["L", "the formula step by step, for the chosen token and head"],
   ["?", "this help"],
 ];
 
-export function startKeyboard(view, store, { search, help, map, answers, lesson }) {
+export function startKeyboard(view, store, { search, help, maps, answers, lesson }) {
   const actions = {
     ArrowLeft: () => moveHead(view, store, -1),
     ArrowRight: () => moveHead(view, store, 1),
@@ -27,17 +29,18 @@ export function startKeyboard(view, store, { search, help, map, answers, lesson 
     ArrowDown: () => moveLayer(view, store, 1),
     j: () => moveToken(view, store, -1),
     k: () => moveToken(view, store, 1),
-    r: () => store.update({ direction: store.get().direction === "reads" ? "readers" : "reads" }),
+    r: () => store.update({ direction: { reads: "readers", readers: "received", received: "reads" }[store.get().direction] }),
+    b: () => pin(store),
     s: () => store.update({ scale: { log: "root", root: "linear", linear: "log" }[store.get().scale] }),
     f: () => store.update({ aside: !store.get().aside }),
-    m: () => view.exactMap || store.update({ source: store.get().source === "means" ? "keys" : "means" }),
+    m: () => view.exactMap || view.live || store.update({ source: store.get().source === "means" ? "keys" : "means" }),
     t: toggleTheme,
     a: () => answers.open(),
     l: () => lesson.open(),
-    "+": () => map.zoom(1.5),
-    "=": () => map.zoom(1.5),
-    "-": () => map.zoom(1 / 1.5),
-    0: () => map.zoom(0),
+    "+": () => maps.zoom(1.5),
+    "=": () => maps.zoom(1.5),
+    "-": () => maps.zoom(1 / 1.5),
+    0: () => maps.zoom(0),
     "/": () => search.focus(),
     "?": () => help.open(),
   };

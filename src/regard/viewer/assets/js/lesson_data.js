@@ -14,7 +14,6 @@ export async function lessonData(view, layer, head, query) {
   // The kept query of each bin is its last.
   const at = head * kept + Math.floor(((query + 1) * kept - 1) / view.queries);
   return {
-    tokens: Array.from({ length: keys }, (_, key) => view.name(key)),
     scores: read.scores(at),
     allowed: Array.from(read.allowed.subarray(at * keys, (at + 1) * keys), Boolean),
     bias: read.bias && read.bias(at),

@@ -1,9 +1,8 @@
-// The dialog that holds the lesson of the chosen query and head, where the view keeps its scores.
+// The dialog that holds the lesson of the chosen query and head, where the view has its scores.
 
 import { binOf, binStart } from "./bins.js";
 import { element, tokenElement } from "./dom.js";
 import { lesson } from "./lesson.js";
-import { lessonData } from "./lesson_data.js";
 
 export function createLesson(dialog, view, store) {
   const title = element("h2", { id: "lesson-title", dir: "ltr" });
@@ -11,15 +10,20 @@ export function createLesson(dialog, view, store) {
   const body = element("div", {});
   dialog.append(title, note, body, element("form", { method: "dialog" }, element("button", { autofocus: true }, "Close")));
 
+  let latest = null;
+
   async function open() {
     const { layer, head, token } = store.get();
-    const kept = view.header.lesson_queries;
+    const kept = view.lessonQueries;
     const asked = Math.max(0, token - view.offset);
     const query = kept ? binStart(binOf(asked, view.queries, kept) + 1, view.queries, kept) - 1 : asked;
+    const opening = (latest = {});
+    const data = kept ? await view.lesson(layer, head, query) : null;
+    if (latest !== opening) return; // somebody has asked for another in the meantime
     title.replaceChildren(`Step by step: layer ${layer}, head ${head}, query ${query + view.offset} `, tokenElement(view.name(query + view.offset)));
     note.textContent = noteOf(kept, query + view.offset !== token);
     body.replaceChildren();
-    if (kept) lesson(body, await lessonData(view, layer, head, query));
+    if (data) lesson(body, { tokens: view.tokens.map((_, key) => view.name(key)), ...data });
     if (!dialog.open) dialog.showModal();
     dialog.scrollTop = 0;
   }

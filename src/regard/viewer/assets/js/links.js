@@ -1,5 +1,19 @@
 // Who attends whom, among the strongest keys that the view keeps.
 
+// What the chosen token attends to, who attends to it, or what every token receives: strongest first. `query` is
+// the query whose keys the links are; a token that is a key alone has none.
+export async function linksOf(view, loaded, { token, direction, aside }) {
+  const query = token - view.offset;
+  if (direction === "received") return { links: receivedByAll(view, loaded), query: null };
+  if (direction === "readers") return { links: await view.readersOfKey(loaded, token, { aside }), query: null };
+  return query < 0 ? { links: [], query: null } : view.keysOfQuery(loaded, query, { aside });
+}
+
+function receivedByAll(view, { profiles }) {
+  const links = view.tokens.map((_, token) => ({ token, weight: profiles.received[view.sampledBin(token)] }));
+  return links.sort((a, b) => b.weight - a.weight || a.token - b.token);
+}
+
 // The kept keys of this query, or of the one kept for its bin, strongest first; and which query that is.
 export function keysOfQuery(view, data, head, query) {
   const row = view.sampledRow(query);

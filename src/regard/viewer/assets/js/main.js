@@ -2,74 +2,69 @@
 
 import { createAnswers } from "./answers.js";
 import { createBar } from "./bar.js";
-import { ORDERS, createGrid } from "./grid.js";
+import { createGrid } from "./grid.js";
 import { createHead } from "./head.js";
-import { loadHead } from "./head_data.js";
 import { createHelp } from "./help.js";
 import { startKeyboard } from "./keyboard.js";
-import { createLesson } from "./lesson_panel.js";
 import { createLegend } from "./legend.js";
-import { createMap } from "./map.js";
+import { createLesson } from "./lesson_panel.js";
+import { liveSource } from "./live_source.js";
+import { LiveView } from "./live_view.js";
+import { createMaps } from "./maps.js";
 import { pageSource } from "./page_source.js";
 import { createSearch } from "./search.js";
+import { checked, start } from "./start.js";
+import { createStatus } from "./status.js";
 import { createStore } from "./store.js";
 import { createText } from "./text.js";
 import { startTheme } from "./theme.js";
 import { View } from "./view.js";
 
-startTheme();
-const view = new View(pageSource());
 const at = (id) => document.getElementById(id);
-const store = createStore(start(view), (given, initial) => checked(view, given, initial));
-const search = createSearch(view, store);
-const help = createHelp(at("help"));
-const answers = createAnswers(at("answers"), view, store);
-const lesson = createLesson(at("lesson"), view, store);
-createBar(at("bar"), view, search, help, answers, lesson);
-createGrid(at("grid"), view, store);
-const head = createHead(at("head"), view, store);
-const map = createMap(at("head"), view, store);
-const panels = [head, map, createLegend(at("head"), view, store), createText(at("text"), view, store)];
-startKeyboard(view, store, { search, help, map, answers, lesson });
-store.listen((_, changed) => (changed.has("layer") || changed.has("head")) && show());
-show();
 
-// Loads the chosen head; of several chosen in quick succession, only the last is shown.
-async function show() {
-  const { layer, head: which } = store.get();
-  const loaded = await loadHead(view, layer, which);
-  const now = store.get();
-  if (now.layer !== layer || now.head !== which) return;
-  for (const panel of panels) panel.show(loaded);
-  document.body.dataset.shown = `${layer}.${which}`;
-}
+async function open() {
+  startTheme();
+  const live = at("view") === null;
+  const source = live ? liveSource(createStatus(at("status"))) : pageSource();
+  const view = new (live ? LiveView : View)(source, await source.header());
+  const opened = location.hash;
+  const store = createStore(start(view), (given, initial) => checked(view, given, initial));
+  const search = createSearch(view, store);
+  const help = createHelp(at("help"), view);
+  const answers = createAnswers(at("answers"), view, store);
+  const lesson = createLesson(at("lesson"), view, store);
+  createBar(at("bar"), view, search, help, answers, lesson);
+  createGrid(at("grid"), view, store);
+  const head = createHead(at("head"), view, store);
+  const maps = createMaps(at("head"), view, store);
+  // A panel is anything that can `show` a head; each is told of every head that is chosen.
+  const panels = [head, maps, createLegend(at("head"), view, store, maps), createText(at("text"), view, store)];
+  startKeyboard(view, store, { search, help, maps, answers, lesson });
+  store.listen((_, changed) => (changed.has("layer") || changed.has("head")) && show());
+  show();
+  if (live) lookAround(opened);
 
-// Opens where something can be seen at once: at the sharpest link that is not just one to a neighbour.
-function start({ calls }) {
-  const best = { weight: -1, layer: 0, head: 0, token: 0 };
-  calls.forEach((call, layer) => call.summary.link.forEach(([query, key, weight], head) => {
-    if (weight > best.weight && Math.abs(query - key) > 2) Object.assign(best, { weight, layer, head, token: Math.max(0, query) });
-  }));
-  const { layer, head, token } = best;
-  return { layer, head, token, direction: "reads", scale: "log", aside: false, source: "means", sort: "layer", found: null };
-}
-
-// An address that somebody typed may say anything: only what exists is taken over.
-function checked(view, given, initial) {
-  const among = {
-    layer: (v) => Number.isInteger(v) && v >= 0 && v < view.calls.length,
-    head: (v) => Number.isInteger(v) && v >= 0 && v < view.heads(valid("layer", given) ? given.layer : initial.layer),
-    token: (v) => Number.isInteger(v) && v >= 0 && v < view.keys,
-    direction: (v) => ["reads", "readers"].includes(v),
-    scale: (v) => ["log", "root", "linear"].includes(v),
-    aside: (v) => typeof v === "boolean",
-    source: (v) => ["means", "keys"].includes(v) && !(v === "keys" && view.exactMap),
-    sort: (v) => Object.hasOwn(ORDERS, v),
-  };
-  function valid(name, values) {
-    return name in values && among[name](values[name]);
+  // Loads the chosen head; of several chosen in quick succession, only the last is shown.
+  async function show() {
+    const { layer, head: which } = store.get();
+    const loaded = await view.head(layer, which);
+    const now = store.get();
+    if (now.layer !== layer || now.head !== which) return;
+    for (const panel of panels) panel.show(loaded);
+    document.body.dataset.shown = `${layer}.${which}`;
   }
-  const kept = Object.fromEntries(Object.entries(given).filter(([name]) => valid(name, given)));
-  if ("layer" in kept && !("head" in kept)) kept.head = 0;
-  return kept;
+
+  // The chosen layer first; where nobody has chosen anything by then, its sharpest link. Then the others.
+  async function lookAround(hash) {
+    const { layer } = store.get();
+    const before = store.get();
+    await view.look(layer, true);
+    if (hash === "" && store.get() === before) {
+      const { head: best, token } = start(view);
+      store.update({ head: best, token });
+    }
+    await view.lookAtAll(layer);
+  }
 }
+
+open();

@@ -22,7 +22,7 @@ export function paintAxes(context, view, loaded, window, state, hover) {
   labels(window.queryRange, window.rowHeight, (query) => view.name(query + view.offset), (query) => query + view.offset, marks.row, soft,
     (text, query) => {
       context.textAlign = "right";
-      context.fillText(text, left - 8, window.yOf(query + 0.5), 54);
+      context.fillText(text, left - 8, window.yOf(query + 0.5), left - window.edge - 10);
     }, context);
   labels(window.keyRange, window.columnWidth, (key) => view.name(key), (key) => key, marks.column, soft,
     (text, key) => {
@@ -33,7 +33,7 @@ export function paintAxes(context, view, loaded, window, state, hover) {
       context.fillText(text, 0, 0, 54);
       context.restore();
     }, context);
-  profiles(context, view, loaded, window, soft, family);
+  paintProfiles(context, view, loaded, window, soft, family);
 }
 
 // A label for every token where there is room, else positions at round distances; the marked ones always.
@@ -52,9 +52,9 @@ function labels([first, last], size, tokenAt, positionAt, marks, soft, write, co
   }
 }
 
-function profiles(context, view, { data, head }, window, soft, family) {
+function paintProfiles(context, view, { profiles }, window, soft, family) {
   const { left, top, side } = window;
-  const received = data.received[head], entropy = data.entropy[head];
+  const { received, entropy } = profiles;
   context.save();
   context.fillStyle = soft;
   context.font = `10px ${family}`;
@@ -63,7 +63,7 @@ function profiles(context, view, { data, head }, window, soft, family) {
   context.save();
   context.translate(left + side + STRIP + 14, top);
   context.rotate(Math.PI / 2);
-  context.fillText(entropyCaption(view.keys), 0, 0, side);
+  if (!window.narrow) context.fillText(entropyCaption(view.keys), 0, 0, side);
   context.restore();
   context.beginPath();
   context.rect(left, top - STRIP - 5, side + STRIP + 6, side + STRIP + 5);

@@ -1,29 +1,18 @@
-// Paints the cells of the large map: block means, or the exact strongest keys of every query.
+// Paints the cells of the large map: pieces of means or single weights, or the exact strongest keys of every query.
 
-import { allowedPairs, peakOf } from "./cells.js";
+import { shownCells } from "./cells.js";
 import { cssColour, mapImage, scaleOf } from "./colour.js";
 import { themeColour } from "./theme.js";
 
-// The greatest value that the map will show: the top of its colour scale.
-export function peak(view, loaded, { source, aside }) {
-  if (source === "means") return peakOf(loaded.values, view.mapColumns, aside);
-  const { data, head } = loaded;
-  let greatest = 0;
-  for (let at = 0; at < data.weights[head].length; at++) {
-    if (data.weights[head][at] > greatest && !(aside && data.indices[head][at] === 0)) greatest = data.weights[head][at];
-  }
-  return greatest;
-}
-
-export function paintCells(context, view, loaded, window, state) {
-  const position = scaleOf(state.scale, peak(view, loaded, state));
+export function paintCells(context, view, loaded, window, state, { pieces, peak }) {
+  const position = scaleOf(state.scale, peak);
   context.save();
   context.beginPath();
   context.rect(window.left, window.top, window.side, window.side);
   context.clip();
   paintHatching(context, window);
-  if (state.source === "means") paintMeans(context, view, loaded, window, state, position);
-  else paintKeys(context, view, loaded, window, state, position);
+  if (state.source === "keys") paintKeys(context, view, loaded, window, state, position);
+  else for (const piece of pieces) paintPiece(context, view, piece, loaded.mask, window, state, position, peak);
   context.restore();
 }
 
@@ -40,16 +29,25 @@ function paintHatching(context, { left, top, side }) {
   context.stroke();
 }
 
-function paintMeans(context, view, { values, mask }, window, { aside }, position) {
-  if (!values.length) return;
-  const { mapRows: rows, mapColumns: columns } = view;
-  const pairs = allowedPairs(view, mask);
-  const picture = new OffscreenCanvas(columns, rows);
-  const shown = (i) => pairs[i] > 0 && !(aside && i % columns === 0);
-  picture.getContext("2d").putImageData(mapImage(values, rows, columns, position, shown), 0, 0);
+// The part of a piece that is in sight, enlarged; its image is kept until something about its colours changes.
+function paintPiece(context, view, piece, mask, window, { aside, scale }, position, peak) {
+  if (!piece.values?.length) return;
+  const name = [scale, peak, aside, document.documentElement.dataset.theme].join();
+  if (piece.painted?.name !== name) {
+    const picture = new OffscreenCanvas(piece.columns, piece.rows);
+    picture.getContext("2d").putImageData(mapImage(piece, position, shownCells(piece, mask, aside)), 0, 0);
+    piece.painted = { name, picture };
+  }
+  // In shares of the piece; beyond its edges there is nothing to draw.
+  const share = (at, start, length) => Math.min(1, Math.max(0, (at - start) / length));
+  const x0 = share(window.x * view.keys, piece.left, piece.wide), x1 = share((window.x + window.span) * view.keys, piece.left, piece.wide);
+  const y0 = share(window.y * view.queries, piece.top, piece.tall), y1 = share((window.y + window.span) * view.queries, piece.top, piece.tall);
+  if (x1 <= x0 || y1 <= y0) return;
+  const left = window.xOf(piece.left + x0 * piece.wide), right = window.xOf(piece.left + x1 * piece.wide);
+  const top = window.yOf(piece.top + y0 * piece.tall), bottom = window.yOf(piece.top + y1 * piece.tall);
   context.imageSmoothingEnabled = false;
-  const { x, y, span, left, top, side } = window;
-  context.drawImage(picture, x * columns, y * rows, span * columns, span * rows, left, top, side, side);
+  const { columns, rows } = piece;
+  context.drawImage(piece.painted.picture, x0 * columns, y0 * rows, (x1 - x0) * columns, (y1 - y0) * rows, left, top, right - left, bottom - top);
 }
 
 function paintKeys(context, view, { data, head, mask }, window, { aside }, position) {

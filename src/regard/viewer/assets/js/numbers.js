@@ -9,12 +9,17 @@ export function weightText(value) {
   return value < 0.01 ? value.toFixed(4) : value.toFixed(3);
 }
 
+// A weight of which every digit is known.
+export function exactText(value) {
+  return value === 0 || value >= 0.001 ? value.toPrecision(4) : value.toExponential(2);
+}
+
 export function shareText(value) {
   return value === null ? "–" : `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`;
 }
 
 export function numberText(value, digits = 2) {
-  return value === null ? "–" : value.toFixed(digits);
+  return value === null ? "–" : value === -Infinity ? "−∞" : value.toFixed(digits).replace("-", "−");
 }
 
 export function countText(value) {

@@ -4,7 +4,7 @@ import { fromBase64 } from "./format.js";
 
 export function pageSource() {
   return {
-    header: () => JSON.parse(document.getElementById("view").textContent),
+    header: async () => JSON.parse(document.getElementById("view").textContent),
     blob: async (name) => fromBase64(document.getElementById(`blob/${name}`).textContent),
   };
 }

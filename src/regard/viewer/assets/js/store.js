@@ -1,6 +1,6 @@
 // What is being looked at, in one place; part of it lives in the address, so that a view can be linked.
 
-const NAMES = { layer: "l", head: "h", token: "t", direction: "d", scale: "s", aside: "a", source: "m", sort: "o" };
+const NAMES = { layer: "l", head: "h", token: "t", direction: "d", scale: "s", aside: "a", source: "m", sort: "o", beside: "b", place: "z" };
 
 export function createStore(initial, valid) {
   let state = { ...initial, ...valid(readHash(initial), initial) };

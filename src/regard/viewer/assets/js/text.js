@@ -4,16 +4,16 @@ import { drawArcs } from "./arcs.js";
 import { cssColour, readableOn, scaleOf } from "./colour.js";
 import { NO_TEXT, element, segments, tokenElement } from "./dom.js";
 import { arePieces } from "./joined.js";
-import { keysOfQuery, readersOfKey } from "./links.js";
+import { linksOf } from "./links.js";
 import { createTokenDetail } from "./token_detail.js";
 import { onTheme } from "./theme.js";
 
-const MOST_ARCS = 40;
+const MOST_ARCS = 40, MOST_SHADED = 4000;
 
 export function createText(root, view, store) {
   const chosen = element("h2", { "aria-live": "polite", dir: "ltr" });
-  const direction = segments("Direction", [["reads", "Reads"], ["readers", "Read by"]], (value) => store.update({ direction: value }));
-  const spans = view.tokens.map((token, at) => tokenSpan(token, at, view.tokens[at + 1] ?? "", store));
+  const direction = segments("Direction", [["reads", "Reads"], ["readers", "Read by"], ["received", "Received"]], (value) => store.update({ direction: value }));
+  const spans = view.tokens.map((token, at) => tokenSpan(token, at, view.tokens[at + 1] ?? "", store, view.header.generated ?? Infinity));
   const words = element("div", { class: setting(view.tokens), role: "listbox", tabindex: "0", "aria-label": "Tokens" },
     spans.flatMap((span, at) => startsWord(view.tokens[at]) ? [" ", span] : span));
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -21,32 +21,39 @@ export function createText(root, view, store) {
   const reading = element("div", { class: "reading" }, words, svg);
   const detail = createTokenDetail(view, store);
   root.append(element("div", { class: "tools" }, chosen, direction.node), reading, detail.node);
-  let loaded = null, shaded = [], links = [], selected = null, standIn = null;
+  let loaded = null, latest = null, shaded = [], selected = null, standIn = null;
 
-  function refresh(scroll) {
+  async function refresh(scroll) {
     const state = store.get();
     direction.press(state.direction);
-    chosen.replaceChildren(tokenElement(view.name(state.token)), element("span", { class: "soft" }, ` ${state.token}`));
-    for (const span of shaded) span.removeAttribute("style");
+    chosen.replaceChildren(tokenElement(view.name(state.token)), element("span", { class: "soft" }, String(state.token)));
     if (!loaded) return;
-    const { data, head } = loaded;
-    // Where the keys of the chosen token are not kept, the links are those of the query that stands in for it.
-    const asked = state.token < view.offset ? { query: null, links: [] } : keysOfQuery(view, data, head, state.token - view.offset);
-    const reads = state.direction === "reads";
-    links = reads ? asked.links : readersOfKey(view, data, head, state.token);
-    detail.show(loaded, links, asked.query);
+    const asked = { loaded, state };
+    latest = asked;
     select(spans[state.token], scroll);
-    const from = reads && asked.query !== null ? spans[asked.query + view.offset] : selected;
-    markStandIn(from === selected ? null : from);
-    const visible = links.filter(({ token }) => !(state.aside && reads && token === 0));
-    const position = scaleOf(state.scale, visible.length ? visible[0].weight : 0);
-    shaded = visible.filter(({ weight }) => position(weight) > 0).map(({ token, weight }) => {
+    const found = await linksOf(view, loaded, state);
+    if (latest !== asked) return; // somebody has chosen something else in the meantime
+    paint(found, state);
+  }
+
+  function paint({ links, query }, state) {
+    detail.show(loaded, links, query);
+    const reads = state.direction === "reads", received = state.direction === "received";
+    const from = reads && query !== null ? spans[query + view.offset] : selected;
+    markStandIn(from === selected || received ? null : from);
+    const visible = links.filter(({ token }) => !(state.aside && state.direction !== "readers" && token === 0));
+    // What the first token receives would flatten the rest.
+    const greatest = received ? visible.find(({ token }) => token > 0) : visible[0];
+    const position = scaleOf(state.scale, greatest?.weight ?? 0);
+    for (const span of shaded) span.removeAttribute("style");
+    shaded = visible.slice(0, MOST_SHADED).filter(({ weight }) => position(weight) > 0).map(({ token, weight }) => {
       const at = position(weight);
       spans[token].style.backgroundColor = cssColour(at);
       spans[token].style.color = readableOn(at);
       return spans[token];
     });
-    drawArcs(svg, words, from, visible.slice(0, MOST_ARCS).map(({ token, weight }) => [spans[token], weight]));
+    drawArcs(svg, words, from, received ? [] : visible.slice(0, MOST_ARCS).map(({ token, weight }) => [spans[token], weight]));
+    root.dataset.links = `${loaded.layer}.${loaded.head} ${state.token} ${state.direction}`;
   }
 
   function select(span, scroll) {
@@ -88,8 +95,9 @@ export function createText(root, view, store) {
   };
 }
 
-function tokenSpan(token, at, next, store) {
-  const span = element("span", { id: `token-${at}`, class: token.startsWith("##") ? "continued" : null, role: "option", "aria-selected": "false", title: String(at), onclick: () => store.update({ token: at }) });
+function tokenSpan(token, at, next, store, generated) {
+  const classes = [token.startsWith("##") ? "continued" : "", at >= generated ? "generated" : ""].join(" ").trim();
+  const span = element("span", { id: `token-${at}`, class: classes || null, role: "option", "aria-selected": "false", title: String(at), onclick: () => store.update({ token: at }) });
   // A line break keeps its effect, and leaves a sign that can be clicked; a blank token too.
   // Of several breaks in a row only the last opens a line: blank lines would push the text out of sight.
   const pieces = (startsWord(token) ? token.slice(1) : token).split(/(\n)/).filter(Boolean);
