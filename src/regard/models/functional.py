@@ -146,7 +146,7 @@ def within_call() -> Iterator[None]:
 
 
 def mode_is_wanted(firmly: bool) -> bool:
-    """Whether the mode is on in this thread and stays on, `firmly` if that is asked, with nobody else to ask."""
+    """Whether the mode is on in this thread and stays on, `firmly` if that is asked, by itself."""
     return _thread.on and _thread.wanted and (not firmly or _thread.firm > 0)
 
 
