@@ -128,7 +128,13 @@ def test_without_the_first_token_the_others_share_what_it_had(browser, live, cal
         page.keyboard.press("f")
         settled(page)
         query, key, weight, _ = single(page, 0.3, 0.6)
-        assert weight == pytest.approx(float(logits[query].softmax(-1)[key]), rel=1e-4)
+        row = logits[query].softmax(-1)
+        assert weight == pytest.approx(float(row[key]), rel=1e-4)
+        page.mouse.down()
+        page.mouse.up()
+        page.wait_for_selector(f"#text[data-links='0.0 {query} reads']")
+        said = page.locator("#text .facts dd").first.inner_text()
+        assert float(said.split()[0]) == pytest.approx(float(torch.special.entr(row).sum()), abs=0.006)
 
 
 def test_heads_are_sorted_by_induction_too(browser, live, calls) -> None:

@@ -1,4 +1,4 @@
-"""Who may ask: only somebody who knows the address that was printed, from this machine, and only to read.
+"""Who may ask: only somebody who knows the address that was printed, from this machine.
 
 The server listens on loopback, but every web page that is open on the machine can send requests there, and a
 page may point a name of its own at 127.0.0.1 (DNS rebinding). So the address holds a random token, the `Host`
@@ -61,8 +61,6 @@ class Guard:
         first, slash, _ = scope["path"].removeprefix("/").partition("/")
         if not slash or not secrets.compare_digest(first.encode(), self._token.encode()):
             return _refused(404, "There is nothing here: open the address that regard printed.")
-        if scope["method"] not in ("GET", "HEAD"):
-            return _refused(405, "This server can be read only.")
         return None
 
 

@@ -21,7 +21,12 @@ export function createHelp(dialog, view) {
     meanings("keys", HELP),
     element("form", { method: "dialog" }, element("button", { autofocus: true }, "Close")),
   ].filter(Boolean));
-  return { open: () => dialog.showModal() };
+  return {
+    open() {
+      dialog.showModal();
+      dialog.scrollTop = 0; // not where the button with the focus is
+    },
+  };
 }
 
 function meanings(name, pairs) {

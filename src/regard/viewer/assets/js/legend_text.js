@@ -12,9 +12,9 @@ export function describe(view, source) {
 }
 
 // The same of a live view, whose cells are as large as the zoom makes them.
-export function describeCells(height, width, loading) {
+export function describeCells(height, width, loading, aside) {
   const what = height === 1 && width === 1 ? "Every cell is one weight." : `Pooled: a cell is the mean of up to ${height} × ${width} weights; zoom in for each.`;
-  return loading ? `${what} Computing…` : what;
+  return [what, aside ? "The profiles are of whole rows." : "", loading ? "Computing…" : ""].filter(Boolean).join(" ");
 }
 
 // What a long text had to give up, and which of its numbers are means.

@@ -77,7 +77,7 @@ export class LiveView extends View {
     const { pieces, level, loading } = this.tiles.inSight(loaded, window, aside);
     const peak = level.reduce((most, piece) => Math.max(most, (piece.peak ??= peakOf(piece, aside))), 0);
     const [height, width] = this.tiles.cellSizes(window);
-    return { pieces, peak, loading, note: describeCells(height, width, loading) };
+    return { pieces, peak, loading, note: describeCells(height, width, loading, aside) };
   }
 
   // The finest piece that is there of this pair.

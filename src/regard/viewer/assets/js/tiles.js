@@ -13,9 +13,9 @@ export class Tiles {
     this.wanted = new Map(); // map to the names that it wants
   }
 
-  // Queries and keys of a cell: powers of two, so that a cell takes between one and two pixels until it is one pair.
+  // Queries and keys of a cell: powers of two, so that a cell takes between one and two of the screen's pixels until it is one pair.
   cellSizes(window) {
-    return [window.rowHeight, window.columnWidth].map((pixels) => 2 ** Math.max(0, Math.ceil(Math.log2(1 / pixels))));
+    return [window.rowHeight, window.columnWidth].map((pixels) => 2 ** Math.max(0, Math.ceil(Math.log2(1 / (pixels * devicePixelRatio)))));
   }
 
   // Pieces to paint, coarse ones first to stand in for what has not come; and those of the level itself.

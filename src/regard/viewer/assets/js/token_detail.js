@@ -14,11 +14,11 @@ export function createTokenDetail(view, store) {
 
   // `shown` is the query whose keys the links are: where those of the chosen token are not kept, another's.
   function show(loaded, links, shown) {
-    const { token, direction } = store.get();
+    const { token, direction, aside } = store.get();
     const query = token - view.offset;
     const reads = direction === "reads";
     const other = reads && query >= 0 && shown !== query;
-    facts.replaceChildren(...factsOf(view, loaded, token, query, reads && !other ? links : null));
+    facts.replaceChildren(...factsOf(view, loaded, token, query, reads && !other ? links : null, aside));
     stand.hidden = !other;
     if (other) stand.replaceChildren("keys not kept; showing query ", ...named(view, shown));
     const whose = direction === "received" ? ["Receives most"] : !reads ? ["Attended by"] : other ? [...named(view, shown), " attends to"] : ["It attends to"];
@@ -33,6 +33,10 @@ export function createTokenDetail(view, store) {
   return { node, show };
 }
 
+function sumOf(links, what) {
+  return links.reduce((sum, link) => sum + what(link), 0);
+}
+
 function below(view, loaded, direction, shown, links) {
   if (direction === "received") return view.everyKey ? "The sum of what all queries put on a key." : "Means over bins of neighbouring keys.";
   return direction === "reads" ? remainder(view, loaded.mask, shown, links) : readerCount(view, links);
@@ -43,14 +47,18 @@ function named(view, query) {
 }
 
 // `links` are those of the query itself, where they are at hand: its greatest weight is the first of them.
-function factsOf(view, { profiles }, token, query, links) {
+function factsOf(view, { profiles }, token, query, links, aside) {
   const about = view.everyQuery ? "" : " ≈"; // a mean over the bin that the token lies in
   const found = [];
   if (query >= 0) {
     const row = view.sampledRow(query);
+    // Where the other keys share what the first one had, the row itself tells.
+    const anew = view.live && aside && links;
+    const entropy = anew ? sumOf(links, ({ weight }) => (weight > 0 ? -weight * Math.log(weight) : 0)) : profiles.entropy[row];
+    const distance = anew ? sumOf(links, (link) => link.weight * Math.abs(link.token - token)) : profiles.distance[row];
     found.push(
-      fact(`Entropy${about}`, numberText(profiles.entropy[row]), element("small", {}, " nats")),
-      fact(`Distance${about}`, numberText(profiles.distance[row], 1), element("small", {}, " tok")),
+      fact(`Entropy${about}`, numberText(entropy), element("small", {}, " nats")),
+      fact(`Distance${about}`, numberText(distance, 1), element("small", {}, " tok")),
     );
     if (links) found.push(fact("Max weight", weightText(links[0]?.weight ?? 0)));
   }
