@@ -37,7 +37,7 @@ class Bias(ABC):
         """Add what a tile's score gradients `[B, Hq, R, C]` give to `gradient`, shaped like the parameter."""
 
     @abstractmethod
-    def part(self, tensor: Tensor, batch: slice, heads: slice) -> Tensor:
+    def part(self, tensor: Tensor, batch: slice, heads: slice | list[int]) -> Tensor:
         """What belongs to some batch items and heads of a tensor shaped like the parameter (a view)."""
 
     @property
@@ -48,7 +48,7 @@ class Bias(ABC):
     def check(self, batch: int, n_queries: int, n_keys: int) -> None:
         """Raise if this bias cannot belong to a call of these sizes."""
 
-    def select(self, batch: slice, heads: slice) -> Bias:
+    def select(self, batch: slice, heads: slice | list[int]) -> Bias:
         return replace(self, parameter=self.part(self.parameter, batch, heads))
 
 
@@ -69,7 +69,7 @@ class Alibi(Bias):
         # Excluded pairs hold exactly 0, and a distance is finite: nothing can leak through the product.
         gradient.add_((of_scores * offsets.abs().to(of_scores.dtype)).sum((0, 2, 3)), alpha=-1)
 
-    def part(self, tensor: Tensor, batch: slice, heads: slice) -> Tensor:
+    def part(self, tensor: Tensor, batch: slice, heads: slice | list[int]) -> Tensor:
         return tensor[heads]
 
     @property
@@ -107,7 +107,7 @@ class Relative(Bias):
     def _per_table(self, sums: Tensor) -> Tensor:
         return sums if self.num_heads == len(sums) else sums.sum(0, keepdim=True)
 
-    def part(self, tensor: Tensor, batch: slice, heads: slice) -> Tensor:
+    def part(self, tensor: Tensor, batch: slice, heads: slice | list[int]) -> Tensor:
         return tensor[heads] if self.num_heads > 1 else tensor
 
     @property
@@ -131,7 +131,7 @@ class Dense(Bias):
         summed = of_scores.sum(shared, keepdim=True) if shared else of_scores
         gradient[:, :, rows, columns] += summed
 
-    def part(self, tensor: Tensor, batch: slice, heads: slice) -> Tensor:
+    def part(self, tensor: Tensor, batch: slice, heads: slice | list[int]) -> Tensor:
         tensor = tensor[batch] if tensor.shape[0] > 1 else tensor
         return tensor[:, heads] if tensor.shape[1] > 1 else tensor
 

@@ -117,7 +117,7 @@ class Intervals:
     def select(
         self,
         batch: slice = slice(None),
-        heads: slice = slice(None),
+        heads: slice | list[int] = slice(None),
         rows: slice | Tensor = slice(None),
     ) -> Intervals:
         """The same sets for some batch items, heads and rows (views where slices allow)."""

@@ -62,7 +62,9 @@ class Normalizer:
         """A copy that owns its tensors."""
         return Normalizer(self.maximum.clone(), self.shift.clone(), self.denominator.clone())
 
-    def select(self, batch: slice, heads: slice, rows: slice | Tensor = slice(None)) -> Normalizer:
+    def select(
+        self, batch: slice, heads: slice | list[int], rows: slice | Tensor = slice(None)
+    ) -> Normalizer:
         """The part for some batch items, heads and rows."""
         parts = (t[batch, heads][:, :, rows] for t in (self.maximum, self.shift, self.denominator))
         return Normalizer(*parts)

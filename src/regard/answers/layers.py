@@ -56,7 +56,9 @@ def layers_of(source: Source, steps: range | None = None, *, cross: bool = False
             f"{', '.join(sorted({type(item).__name__ for item in items}))}"
         )
     layers = (
-        _joined(calls, steps) if calls else [Layer(str(number), one) for number, one in enumerate(weights)]
+        _joined(calls, steps, cross)
+        if calls
+        else [Layer(str(number), one) for number, one in enumerate(weights)]
     )
     for layer in layers:
         shape = tuple(layer.weights.shape)
@@ -68,20 +70,26 @@ def layers_of(source: Source, steps: range | None = None, *, cross: bool = False
     return layers
 
 
-def _joined(calls: list[Call], steps: range | None) -> list[Layer]:
+def _joined(calls: list[Call], steps: range | None, cross: bool) -> list[Layer]:
     recording, layers = Recording(calls), []
     for module, ordinal in dict.fromkeys((call.module, call.ordinal) for call in calls):
         weights = recording.joined(module, ordinal=ordinal, steps=steps)
-        spans = [
-            call.keys
+        taken = [
+            call
             for call in calls
             if (call.module, call.ordinal) == (module, ordinal) and (steps is None or call.step in steps)
         ]
+        name = module if not ordinal else f"{module} (call {ordinal + 1})"
+        if taken[-1].skipped_rows[1] and not cross:
+            raise ArgumentError(
+                f"the rows of `{name}` must end with its last query, got all but the last "
+                f"{taken[-1].skipped_rows[1]}: watch with `rows` that reach the end"
+            )
         # A joined matrix begins at the first key of the sequence, a call alone where its own keys begin.
-        values, last = None, spans[-1]
+        values, last = None, taken[-1].keys
         if last is not None and last.keys.values is not None:
             values = last.keys.values.columns(last.stop - weights.shape[-1], last.stop)
-        layers.append(Layer(module if not ordinal else f"{module} (call {ordinal + 1})", weights, values))
+        layers.append(Layer(name, weights, values))
     return layers
 
 

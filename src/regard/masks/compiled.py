@@ -188,7 +188,10 @@ class KeySets:
         return dense if self.dense is None else dense & self.dense
 
     def select(
-        self, batch: slice = slice(None), heads: slice = slice(None), rows: slice | Tensor = slice(None)
+        self,
+        batch: slice = slice(None),
+        heads: slice | list[int] = slice(None),
+        rows: slice | Tensor = slice(None),
     ) -> KeySets:
         """The same sets for some batch items, heads and rows."""
         dense = self.dense

@@ -22,6 +22,8 @@ class Call:
     - `weights`: the exact weights, detached; None if only statistics were kept
     - `statistics`: what was asked for, by name (see `AttentionWeights.statistics`)
     - `keys`: where the keys are kept, if they are shared with other calls
+    - `heads`: which query heads of the module the heads of `weights` and `statistics` are; None for all
+    - `skipped_rows`: how many of the call's queries before, and how many after, the rows were not kept
     """
 
     module: str
@@ -31,6 +33,8 @@ class Call:
     weights: AttentionWeights | None
     statistics: dict[str, Any] = field(default_factory=dict)
     keys: KeySpan | None = None
+    heads: tuple[int, ...] | None = None
+    skipped_rows: tuple[int, int] = (0, 0)
 
     @property
     def values(self) -> Tensor | None:

@@ -5,6 +5,7 @@ A safetensors file. Its header's metadata holds `format`, `version` and `recordi
     {"model": str or null, "tokens": [str, ...] or null, "without_weights": int, "calls": [
         {"module": str, "ordinal": int, "step": int, "layer": int,
          "statistics": {name: tensor, or [tensor, tensor]},
+         "heads": [int, ...] or null, "skipped_rows": [int, int],
          "weights": null or {
             "query": tensor, "keys": tensor, "values": tensor or null, "span": [start, stop],
             "starts": tensor, "ends": tensor,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ def join(calls: Sequence[Call]) -> AttentionWeights:
     spans = [call.keys for call in calls if call.keys is not None]
     parts = [Parts.of(one) for one in weights]
     problems = [part.problem for part in parts]
-    if len(spans) < len(calls) or not _continuous(spans, problems):
+    if len(spans) < len(calls) or not _continuous(calls, spans, problems):
         raise ArgumentError(
             f"`{calls[0].module}` has {len(calls)} calls that do not continue one another: name the `steps` "
             "of one generation"
@@ -61,15 +62,20 @@ def join(calls: Sequence[Call]) -> AttentionWeights:
     return Parts(problem, normalizer, parts[0].layout).assemble()
 
 
-def _continuous(spans: Sequence[KeySpan], problems: Sequence[Problem]) -> bool:
+def _continuous(calls: Sequence[Call], spans: Sequence[KeySpan], problems: Sequence[Problem]) -> bool:
     """Whether every call's queries are the next ones of one sequence, or all attend the very same keys."""
     if any(span.keys is not spans[0].keys for span in spans):
         return False
-    pairs = list(zip(spans, spans[1:], problems[1:], strict=False))
-    grows = all(after.stop - problem.n_queries == before.stop for before, after, problem in pairs)
-    return grows or all(
-        (after.start, after.stop) == (before.start, before.stop) for before, after, _ in pairs
+    if any(call.skipped_rows[0] for call in calls[1:]) or any(call.skipped_rows[1] for call in calls[:-1]):
+        return False
+    pairs = list(pairwise(spans))
+    counts = [
+        problem.n_queries + sum(call.skipped_rows) for call, problem in zip(calls, problems, strict=True)
+    ]
+    grows = all(
+        after.stop - count == before.stop for (before, after), count in zip(pairs, counts[1:], strict=True)
     )
+    return grows or all((after.start, after.stop) == (before.start, before.stop) for before, after in pairs)
 
 
 def _joined_sets(problems: Sequence[Problem], offsets: Sequence[int], n_keys: int) -> KeySets:

@@ -95,6 +95,11 @@ class _Reader:
                 raise
             except (RegardError, RuntimeError) as error:
                 raise RecordingError(f"the tensors of {what} do not belong together ({error})") from error
+        heads = fields.find("heads", COUNTS)
+        if heads is not None and weights is not None and weights.shape[-3:-2] != (len(heads),):
+            raise RecordingError(
+                f"`heads` of {what} must name those of weights {tuple(weights.shape)}, got {heads}"
+            )
         return Call(
             module=fields.take("module", TEXT),
             ordinal=fields.take("ordinal", COUNT),
@@ -106,7 +111,15 @@ class _Reader:
                 for name, names in fields.take("statistics", MAPPING).items()
             },
             keys=span,
+            heads=None if heads is None else tuple(heads),
+            skipped_rows=self._skipped_rows(fields, what),
         )
+
+    def _skipped_rows(self, fields: Fields, what: str) -> tuple[int, int]:
+        skipped = fields.find("skipped_rows", COUNTS) or [0, 0]
+        if len(skipped) != 2:
+            raise RecordingError(f"`skipped_rows` of {what} must be two counts, got {skipped}")
+        return skipped[0], skipped[1]
 
     def _weights(self, fields: Fields) -> tuple[AttentionWeights, KeySpan]:
         span = self._span(fields)

@@ -70,6 +70,8 @@ def _described(calls: Iterable[Call], tensors: _Tensors) -> list[dict[str, Any]]
             "ordinal": call.ordinal,
             "step": call.step,
             "layer": call.layer,
+            "heads": call.heads,
+            "skipped_rows": call.skipped_rows,
             "statistics": {
                 name: [tensors.add(part) for part in answer]
                 if isinstance(answer, tuple)

@@ -61,7 +61,9 @@ def _seen(call: Call, place: int, n_tokens: int) -> Seen:
             f"the weights of {name} must have shape (batch, heads, queries, keys) without 0, got {shape}"
         )
     _, heads, n_queries, n_keys = shape
-    if n_keys != n_tokens or n_queries > n_tokens:
+    if call.heads not in (None, tuple(range(heads))):
+        raise ArgumentError(f"`recording` must hold the heads 0, 1, … of {name}, got {call.heads}")
+    if n_keys != n_tokens or n_queries > n_tokens or call.skipped_rows[1]:
         raise ArgumentError(
             f"`tokens` must name the {n_keys} keys of {name}, of which the {n_queries} queries are the last, "
             f"got {n_tokens} tokens"
