@@ -267,6 +267,7 @@ def test_text_stands_out_and_the_ramp_climbs(browser, page_path, scheme) -> None
 def test_it_fits_a_small_screen_without_scrolling(browser, page_path, long_path) -> None:
     for path in (page_path, long_path):
         with opened(browser, path) as page:
+            page.evaluate("document.querySelector('#bar h1').textContent = 'a long title '.repeat(20)")
             assert page.evaluate("document.documentElement.scrollWidth") == 1280
             assert page.evaluate("document.documentElement.scrollHeight") == 800
             for selector in (".stage canvas", ".legend", ".note", "#text table"):
