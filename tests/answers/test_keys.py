@@ -111,3 +111,11 @@ def test_what_is_no_recording_is_refused():
         heavy_hitters([3])
     with pytest.raises(ArgumentError, match=r"must have shape \(batch, heads, queries, keys\).*got \(5, 5\)"):
         heavy_hitters(attention_weights(torch.randn(5, 4), torch.randn(5, 4)))
+
+
+def test_results_show_shapes_and_not_every_number():
+    weights = [attention_weights(*torch.randn(2, 1, 2, 9, 8)) for _ in range(3)]
+    assert repr(heavy_hitters(weights)) == (
+        "KeyScores(modules=('0', … 3 in all), scores=(tensor[1, 2, 9], … 3 in all))"
+    )
+    assert len(repr(sinks(weights))) < 200

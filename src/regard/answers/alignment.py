@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard.answers.brief import Brief
 from regard.answers.layers import Source, layers_of
 from regard.answers.warping import warp
 from regard.errors import ArgumentError
 
 
-@dataclass(frozen=True, eq=False)
-class Alignment:
+@dataclass(frozen=True, eq=False, repr=False)
+class Alignment(Brief):
     """A monotonic path through the aligned tokens and the frames.
 
     `matrix` `[R, C]` is what was aligned (float32); `tokens` and `frames`, int64 `[steps]`, the path, each

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.answers.brief import Brief
 from regard.answers.layers import Layer, Source, layers_of
 from regard.errors import ArgumentError
 from regard.weights import AttentionWeights
@@ -17,8 +18,8 @@ from regard.weights import AttentionWeights
 _PIECE_NUMBERS = 1 << 22
 
 
-@dataclass(frozen=True, eq=False)
-class NormWeighted:
+@dataclass(frozen=True, eq=False, repr=False)
+class NormWeighted(Brief):
     """‖Pᵢⱼ f(xⱼ)‖ = Pᵢⱼ · ‖f(xⱼ)‖ for one layer, `[B, Hq, N, M]`, computed when asked for.
 
     `norms` are the lengths ‖f(xⱼ)‖, `[B, Hq, M]`.

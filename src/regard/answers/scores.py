@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.answers.brief import Brief
 from regard.errors import ArgumentError
 
 
@@ -20,8 +21,8 @@ class ScoredHead(NamedTuple):
     module: str
 
 
-@dataclass(frozen=True, eq=False)
-class HeadScores:
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadScores(Brief):
     """A score for each head: `modules` names the layers, `scores` has a tensor `[B, Hq]` for each of them."""
 
     modules: tuple[str, ...]
@@ -38,8 +39,8 @@ class HeadScores:
         return sorted(heads, key=lambda one: -one.score)[:k]
 
 
-@dataclass(frozen=True, eq=False)
-class KeyScores:
+@dataclass(frozen=True, eq=False, repr=False)
+class KeyScores(Brief):
     """A score for each key of each head: `scores` has a tensor `[B, Hq, M]` for each of the `modules`."""
 
     modules: tuple[str, ...]

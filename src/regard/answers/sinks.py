@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from regard.answers.brief import Brief
 from regard.answers.layers import Source, layers_of
 from regard.answers.scores import HeadScores, KeyScores
 from regard.errors import ArgumentError
 from regard.recording.parts import Parts
 
 
-@dataclass(frozen=True, eq=False)
-class Sinks:
+@dataclass(frozen=True, eq=False, repr=False)
+class Sinks(Brief):
     """The keys that are sinks.
 
     `received` are the mean masses `[B, Hq, M]` of each layer, `is_sink` the bools of the same shape that say
