@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 
 from models import small
 from regard import attention, biases, masks
@@ -183,6 +184,28 @@ def test_rows_with_gaps_between_them_do_not_join(model):
         generate(model)
     with pytest.raises(ArgumentError, match="5 calls that do not continue one another"):
         recording.joined(LAYER.format(0))
+
+
+def test_chunks_of_a_prompt_share_their_keys_whichever_rows_are_kept(model):
+    cache = transformers.DynamicCache(config=model.config)
+    with torch.inference_mode(), watch(model, layers=0, heads=[0], rows=slice(-2, None)) as recording:
+        for ids in IDS.split([5, 6], dim=1):
+            model(ids, cache=cache)
+    first, second = recording
+    assert first.keys.keys is second.keys.keys
+    assert (second.keys.start, second.keys.stop, second.skipped_rows) == (0, 11, (4, 0))
+
+
+def test_rows_of_a_cross_attention_join_in_the_order_of_the_steps():
+    model = small.t5()
+    module = "decoder.block.0.layer.1.EncDecAttention"
+
+    def generate_from_text():
+        model.generate(small.IDS, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+
+    with watch(model) as whole, watch(model, heads=[2], rows=-1) as part:
+        generate_from_text()
+    torch.testing.assert_close(part.joined(module).to_dense(), whole.joined(module).to_dense()[:, [2]])
 
 
 def test_a_call_without_any_of_the_rows_is_not_recorded(model):
