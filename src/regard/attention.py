@@ -204,7 +204,7 @@ def merge(
         raise ArgumentError("`parts` must hold at least one (output, logsumexp) pair, got none")
     for index, part in enumerate(parts):
         if not (
-            isinstance(part, (tuple, list))
+            isinstance(part, tuple | list)
             and len(part) == 2
             and all(isinstance(t, Tensor) and t.is_floating_point() for t in part)
         ):

@@ -170,7 +170,7 @@ def alibi(slopes: int | Sequence[float] | Tensor) -> Bias:
         if slopes < 1:
             raise ArgumentError(f"`slopes` as a number of heads must be at least 1, got {slopes}")
         tensor = torch.tensor(_paper_slopes(slopes))
-    elif isinstance(slopes, Sequence) and all(isinstance(slope, (int, float)) for slope in slopes):
+    elif isinstance(slopes, Sequence) and all(isinstance(slope, int | float) for slope in slopes):
         tensor = torch.tensor([float(slope) for slope in slopes])
     else:
         raise ArgumentTypeError(f"`slopes` must be a number of heads, or slopes [Hq], got {slopes!r}")

@@ -305,7 +305,7 @@ def _checked_sinks(sink_logits: Tensor | None, num_heads: int, device: torch.dev
 
 
 def _number(value: float | Tensor, name: str) -> float:
-    if isinstance(value, (bool, str)) or (isinstance(value, Tensor) and value.numel() != 1):
+    if isinstance(value, bool | str) or (isinstance(value, Tensor) and value.numel() != 1):
         raise ArgumentTypeError(f"`{name}` must be a number, got {value!r}")
     if isinstance(value, Tensor) and value.requires_grad:
         raise ArgumentTypeError(

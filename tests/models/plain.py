@@ -88,3 +88,15 @@ def assert_weights(call, expected, atol=1e-6):
     torch.testing.assert_close(
         call.weights.to_dense().double(), expected.expand(call.weights.shape), atol=atol, rtol=0
     )
+
+
+# What `nn.MultiheadAttention` may be made with.
+MODULE_OPTIONS = (
+    {},
+    {"bias": False},
+    {"add_bias_kv": True},
+    {"add_zero_attn": True},
+    {"add_bias_kv": True, "add_zero_attn": True},
+    {"kdim": 32, "vdim": 48},
+    {"batch_first": False},
+)

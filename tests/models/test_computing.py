@@ -47,6 +47,7 @@ def causal(n_queries=6, n_keys=6):
 
 SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0])
 BIAS = torch.randn(1, 4, 6, 6, generator=torch.Generator().manual_seed(1))
+STEP_BIAS = torch.randn(1, 4, 1, 9, generator=torch.Generator().manual_seed(1))
 ENDS = torch.tensor([0, 2, 6], dtype=torch.int32)
 
 
@@ -81,6 +82,27 @@ ENDS = torch.tensor([0, 2, 6], dtype=torch.int32)
 )
 def test_an_option_is_honoured(options, allowed, expected):
     assert_agrees(answer(tensors(), **options), textbook(tensors(), allowed, **expected))
+
+
+@pytest.mark.parametrize(
+    ("options", "allowed", "expected"),
+    [
+        ({"position_ids": torch.tensor([[8]]), "use_cache": True, "dropout": 0.0}, None, {}),
+        ({"scaling": 0.7}, None, {"scale": 0.7}),
+        ({"softcap": 0.5}, None, {"softcap": 0.5}),
+        ({"s_aux": SINKS}, None, {"sink_logits": SINKS}),
+        ({"position_bias": STEP_BIAS}, None, {"bias": STEP_BIAS}),
+        ({"sliding_window": 2}, torch.arange(9)[None] > 6, {}),
+    ],
+)
+def test_a_step_of_one_query_honours_what_it_carries(options, allowed, expected):
+    """The short way of such a step is only for those that carry nothing."""
+    assert_agrees(answer(tensors(1, 9), **options), textbook(tensors(1, 9), allowed, **expected))
+
+
+def test_a_step_of_one_query_refuses_what_is_not_known():
+    with pytest.raises(ModelError, match="`head_mask` is given"):
+        answer(tensors(1, 9), head_mask=torch.ones(4))
 
 
 def test_a_mask_says_everything_that_is_allowed():

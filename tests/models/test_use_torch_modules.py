@@ -6,7 +6,7 @@ from torch import nn
 
 import regard
 from models.computed import assert_same
-from models.plain import Itself, attention, encoder
+from models.plain import MODULE_OPTIONS, Itself, attention, encoder
 from regard.errors import ModelError
 from regard.testing import assert_within_budget
 
@@ -57,18 +57,7 @@ def test_weights_that_a_caller_needs_are_torchs(average, given, batched):
     torch.testing.assert_close(our_weights, weights.nan_to_num(0.0), atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"bias": False},
-        {"add_bias_kv": True},
-        {"add_zero_attn": True},
-        {"add_bias_kv": True, "add_zero_attn": True},
-        {"kdim": 32, "vdim": 48},
-        {"batch_first": False},
-    ],
-)
+@pytest.mark.parametrize("options", MODULE_OPTIONS)
 @pytest.mark.parametrize("masked", [False, True])
 def test_cross_attention_with_every_option_of_the_module(options, masked):
     module = attention(**options)

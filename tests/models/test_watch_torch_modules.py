@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from models.plain import Block, assert_weights, attention, encoder
+from models.plain import MODULE_OPTIONS, Block, assert_weights, attention, encoder
 from regard.errors import ModelError
 from regard.models import watch
 
@@ -58,18 +58,7 @@ def test_self_attention_gives_the_weights_that_torch_gives(need_weights, masks):
     assert_weights(recording[0], own_weights(module, X, X, **masks))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"bias": False},
-        {"add_bias_kv": True},
-        {"add_zero_attn": True},
-        {"add_bias_kv": True, "add_zero_attn": True},
-        {"kdim": 32, "vdim": 48},
-        {"batch_first": False},
-    ],
-)
+@pytest.mark.parametrize("options", MODULE_OPTIONS)
 @pytest.mark.parametrize("masked", [False, True])
 def test_cross_attention_with_every_option_of_the_module(options, masked):
     module = attention(**options)

@@ -36,7 +36,7 @@ class Mask(ABC):
         moved: dict[str, Any] = {}
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if isinstance(value, (Tensor, Mask)):
+            if isinstance(value, Tensor | Mask):
                 moved[field.name] = value.to(device)
             elif isinstance(value, tuple):
                 moved[field.name] = tuple(part.to(device) for part in value)

@@ -59,7 +59,7 @@ def integer_or_per_head(
 def start(value: int | Sequence[int] | Tensor, name: str, batch: int | None = None) -> int | Tensor:
     """A position: an int, or an int64 tensor `[batch]` of its own (length 1 serves all)."""
     wanted = f"an int or integers of shape ({'batch' if batch is None else batch},)"
-    if isinstance(value, (bool, str, float)) or (isinstance(value, Tensor) and value.dtype == torch.bool):
+    if isinstance(value, bool | str | float) or (isinstance(value, Tensor) and value.dtype == torch.bool):
         raise ArgumentTypeError(f"`{name}` must be {wanted}, got {value!r}")
     if hasattr(value, "__len__") or not hasattr(value, "__index__"):
         try:

@@ -48,7 +48,7 @@ class Frame:
         """A frame whose queries, unless placed, are the last `n_queries` positions of the keys."""
         device = torch.device(device)
         for name, count in (("n_queries", n_queries), ("n_keys", n_keys)):
-            if isinstance(count, bool) or not isinstance(count, (int, torch.SymInt)):
+            if isinstance(count, bool) or not isinstance(count, int | torch.SymInt):
                 raise ArgumentTypeError(f"`{name}` must be an int, got {count!r}")
             if count < 0:
                 raise ArgumentError(f"`{name}` must be at least 0, got {count}")

@@ -75,7 +75,7 @@ def flatten(value: Any, numbers: list[int], tensors: list[Tensor]) -> str:
         return " ".join([value.name, *(flatten(part, numbers, tensors) for part in given)])
     if isinstance(value, tuple):
         return " ".join([f"list{len(value)}", *(flatten(part, numbers, tensors) for part in value)])
-    if not isinstance(value, (int, torch.SymInt)):
+    if not isinstance(value, int | torch.SymInt):
         raise ArgumentTypeError(
             f"a traced call takes masks of regard.masks, tensors and ints, got a {type(value).__name__}"
         )

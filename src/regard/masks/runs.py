@@ -48,12 +48,8 @@ class MovingRun(Intervals):
     def __init__(
         self, affine: tuple[int, int, int, int], n_queries: int, n_keys: int, device: torch.device
     ) -> None:
-        # The way around a frozen class, once, to fill it; one that torch.compile can follow.
-        put = object.__setattr__
-        put(self, "affine", affine)
-        put(self, "n_keys", n_keys)
-        put(self, "_rows", n_queries)
-        put(self, "_device", device)
+        # The way around a frozen class, once, to fill it.
+        self.__dict__.update(affine=affine, n_keys=n_keys, _rows=n_queries, _device=device)
 
     def _bound(self, first: int, step: int) -> Tensor:
         bound = torch.arange(self._rows, device=self._device) * step + first
@@ -88,7 +84,7 @@ class MovingRun(Intervals):
     def select(
         self,
         batch: slice = slice(None),
-        heads: slice | list[int] = slice(None),
+        heads: slice = slice(None),
         rows: slice | Tensor = slice(None),
     ) -> Intervals:
         """The same sets for some rows; batch items and heads all share them."""

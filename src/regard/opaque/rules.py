@@ -125,7 +125,7 @@ def _pick(arguments: Any, in_dims: Any, index: int) -> Any:
     """The arguments of one of the mapped calls."""
     if isinstance(arguments, Tensor):
         return arguments if in_dims is None else arguments.select(in_dims, index)
-    if isinstance(arguments, (list, tuple)) and isinstance(in_dims, (list, tuple)):
+    if isinstance(arguments, list | tuple) and isinstance(in_dims, list | tuple):
         return [_pick(one, dim, index) for one, dim in zip(arguments, in_dims, strict=True)]
     return arguments
 
