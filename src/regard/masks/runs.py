@@ -84,7 +84,7 @@ class MovingRun(Intervals):
     def select(
         self,
         batch: slice = slice(None),
-        heads: slice = slice(None),
+        heads: slice | list[int] = slice(None),
         rows: slice | Tensor = slice(None),
     ) -> Intervals:
         """The same sets for some rows; batch items and heads all share them."""
