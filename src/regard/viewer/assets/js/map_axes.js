@@ -21,13 +21,17 @@ export function paintAxes(context, view, loaded, window, state, hover) {
   context.textBaseline = "middle";
   labels(window.queryRange, window.rowHeight, (query) => view.name(query + view.offset), (query) => query + view.offset, marks.row, soft,
     (text, query) => {
+      const y = window.yOf(query + 0.5);
+      if (y < top || y > top + side) return; // of a cell that is in sight by less than half
       context.textAlign = "right";
-      context.fillText(text, left - 8, window.yOf(query + 0.5), left - window.edge - 10);
+      context.fillText(text, left - 8, y, left - window.edge - 10);
     }, context);
   labels(window.keyRange, window.columnWidth, (key) => view.name(key), (key) => key, marks.column, soft,
     (text, key) => {
+      const x = window.xOf(key + 0.5);
+      if (x < left || x > left + side) return;
       context.save();
-      context.translate(window.xOf(key + 0.5), top + side + 8);
+      context.translate(x, top + side + 8);
       context.rotate(-Math.PI / 2);
       context.textAlign = "right";
       context.fillText(text, 0, 0, 54);
@@ -65,21 +69,31 @@ function paintProfiles(context, view, { profiles }, window, soft, family) {
   context.rotate(Math.PI / 2);
   if (!window.narrow) context.fillText(entropyCaption(view.keys), 0, 0, side);
   context.restore();
-  context.beginPath();
-  context.rect(left, top - STRIP - 5, side + STRIP + 6, side + STRIP + 5);
-  context.clip();
   context.globalAlpha = 0.75;
   const bins = binsIn(window.keyRange, view.keys, received.length);
   // What the first token receives would flatten the rest: it is cut off at the top.
   const greatest = bins.reduce((most, { bin }) => (bin > 0 ? Math.max(most, received[bin]) : most), 0) || 1;
-  for (const { bin, start, end } of bins) {
-    const height = STRIP * Math.min(1, Math.sqrt(received[bin] / greatest));
-    bar(context, window.xOf(start), top - 4 - height, (end - start) * window.columnWidth, height, "x");
-  }
+  within(context, [left, top - STRIP - 5, side, STRIP + 5], () => {
+    for (const { bin, start, end } of bins) {
+      const height = STRIP * Math.min(1, Math.sqrt(received[bin] / greatest));
+      bar(context, window.xOf(start), top - 4 - height, (end - start) * window.columnWidth, height, "x");
+    }
+  });
   const most = Math.log(Math.max(2, view.keys));
-  for (const { bin, start, end } of binsIn(window.queryRange, view.queries, entropy.length)) {
-    bar(context, left + side + 4, window.yOf(start), (STRIP * entropy[bin]) / most, (end - start) * window.rowHeight, "y");
-  }
+  within(context, [left + side, top, STRIP + 6, side], () => {
+    for (const { bin, start, end } of binsIn(window.queryRange, view.queries, entropy.length)) {
+      bar(context, left + side + 4, window.yOf(start), (STRIP * entropy[bin]) / most, (end - start) * window.rowHeight, "y");
+    }
+  });
+  context.restore();
+}
+
+function within(context, rectangle, paint) {
+  context.save();
+  context.beginPath();
+  context.rect(...rectangle);
+  context.clip();
+  paint();
   context.restore();
 }
 
