@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
+import signal
+import threading
 import time
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -77,11 +81,11 @@ def disagreements(rank: int, size: int) -> None:
     torch.testing.assert_close(both.output, both.expected[:, :, both.rows])
 
 
-def a_rank_dies(rank: int, size: int, when: str, method: str) -> str | None:
-    """The others hear of it, by name, well before the timeout."""
+def a_rank_dies(rank: int, size: int, when: str, method: str, dying: int) -> str | None:
+    """All others hear of it, by name, well before the timeout."""
     tensors = draw(300, heads=2)
     output = regard.distributed.attention(*tensors, masks.causal(), method=method)
-    if rank == 1:
+    if rank == dying:
         if when == "at work":
             # Dies between the agreement and the keys.
             from regard.distributed import shards
@@ -89,27 +93,83 @@ def a_rank_dies(rank: int, size: int, when: str, method: str) -> str | None:
             shards.Share.transfer = lambda *_: os._exit(7)
             regard.distributed.attention(*tensors, method=method)
         os._exit(7)
-    started = time.monotonic()
     again = partial(regard.distributed.attention, *tensors, method=method)
-    go_on = output.sum().backward if when == "before the gradients" else again
-    with pytest.raises(GroupError) as caught:
-        go_on()
-    assert time.monotonic() - started < 20
-    return str(caught.value)
+    return error_of(output.sum().backward if when == "before the gradients" else again, within_s=20)
 
 
 def a_rank_is_silent(rank: int, size: int, timeout_s: float) -> str | None:
     """The others stop waiting when the group's timeout has passed."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=timeout_s))
     tensors = draw()
-    regard.distributed.attention(*tensors, group=group)
+    attend = partial(regard.distributed.attention, *tensors, group=group)
+    attend()
     if rank == 1:
         time.sleep(2 * timeout_s)
         return None
+    return error_of(attend, within_s=2 * timeout_s)
+
+
+def one_waits_for_the_next(rank: int, size: int, timeout_s: float, ends: bool) -> str | None:
+    """The last rank ends, or says nothing; each other one waits for the next one only, and still names it."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=timeout_s))
+    regard.distributed.gather(torch.zeros(1), 0, group=group)
+    known = regard.distributed.groups.resolve(group)
+    if rank == size - 1:
+        time.sleep(1.0 if ends else 2.5 * timeout_s)
+        return os._exit(7) if ends else None
+    return error_of(known.post({}, {rank + 1: torch.empty(9)}).wait, within_s=2 * timeout_s)
+
+
+def a_rank_leaves(rank: int, size: int, method: str) -> None:
+    """An error on one rank in the middle of the work is told to all; the group is lost, a new one works."""
+    from regard.distributed import computing
+
+    group = dist.new_group()
+    tensors = draw(300, heads=2)
+    attend = partial(regard.distributed.attention, *tensors, method=method)
+    right, told = computing.block, r"rank 1 left attention \(call \d+\): MemoryError: no room"
+
+    def broken(*_: object) -> None:
+        raise MemoryError("no room")
+
+    if rank == 1:
+        computing.block = broken
+        with pytest.raises(MemoryError, match="no room"):
+            attend(group=group)
+        computing.block = right
+    else:
+        # Who has all it needs already hears of it when it needs that rank again.
+        assert re.match(told, error_of(lambda: [attend(group=group) for _ in range(2)], within_s=10))
+    with pytest.raises(GroupError, match=rf"`group` is lost \({told}\): make a new one"):
+        attend(group=group)
+    torch.testing.assert_close(attend(group=dist.new_group()), attend())
+
+
+def ctrl_c(rank: int, size: int) -> str | None:
+    """Ctrl-C ends a wait for a silent rank at once, and the others are told who left."""
+    group = dist.new_group()
+    attend = partial(regard.distributed.attention, *draw(), group=group)
+    attend()
+    if rank == 2:
+        time.sleep(3)
+        return None
+    if rank == 1:
+        return error_of(attend, within_s=10)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        attend()
+    assert time.monotonic() - started < 3
+    return None
+
+
+def error_of(call: Callable[[], object], within_s: float) -> str:
+    """The sentence of the `GroupError` that a call ends with, in time."""
     started = time.monotonic()
     with pytest.raises(GroupError) as caught:
-        regard.distributed.attention(*tensors, group=group)
-    assert time.monotonic() - started < 2 * timeout_s
+        call()
+    assert time.monotonic() - started < within_s
     return str(caught.value)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import failure_checks as checks
 import pytest
@@ -13,16 +15,22 @@ from world import World
 import regard.distributed
 from regard import errors
 
-Worlds = Callable[[int], World]
+Worlds = Callable[..., World]
 SILENCE_S = 3.0
 
 
 @pytest.fixture
-def doomed(tmp_path: Path) -> Iterator[World]:
-    """A world of three that ends with the test, and has a timeout longer than any test."""
-    world = World(3, tmp_path, timeout_s=300)
-    yield world
-    world.close()
+def doomed(tmp_path: Path) -> Iterator[Callable[..., World]]:
+    """Worlds that end with the test, and have a timeout longer than any test."""
+    worlds: list[World] = []
+
+    def of(size: int, **options: Any) -> World:
+        worlds.append(World(size, tmp_path, timeout_s=300, **options))
+        return worlds[-1]
+
+    yield of
+    for world in worlds:
+        world.close()
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -30,19 +38,44 @@ def test_ranks_that_disagree(world: Worlds, size: int) -> None:
     world(size).run(checks.disagreements)
 
 
-@pytest.mark.parametrize(("when", "method"), [("at work", "ring"), ("before the gradients", "gather")])
-def test_a_rank_that_dies(doomed: World, when: str, method: str) -> None:
-    sentences = doomed.run(checks.a_rank_dies, when, method, dying=(1,))
-    assert any(sentence and "rank 1" in sentence for sentence in sentences)
-    for rank in (0, 2):
-        assert "did not answer" in sentences[rank] or "could not reach" in sentences[rank]
+@pytest.mark.parametrize(
+    ("size", "when", "method"),
+    [(4, "at work", "ring"), (3, "at work", "gather"), (3, "before the gradients", "gather")],
+)
+def test_a_rank_that_dies(doomed: Worlds, size: int, when: str, method: str) -> None:
+    sentences = doomed(size).run(checks.a_rank_dies, when, method, 1, dying=(1,))
+    for rank in range(size):
+        assert rank == 1 or sentences[rank].startswith("rank 1 did not answer: "), sentences
+
+
+def test_the_rank_that_keeps_the_store_dies(doomed: Worlds) -> None:
+    sentences = doomed(3, store="tcp").run(checks.a_rank_dies, "at work", "ring", 0, dying=(0,))
+    for rank in (1, 2):
+        assert sentences[rank].startswith("rank 0 did not answer: "), sentences
 
 
 def test_a_rank_that_is_silent(world: Worlds) -> None:
     sentences = world(3).run(checks.a_rank_is_silent, SILENCE_S)
     for rank in (0, 2):
-        assert "rank 1 did not answer" in sentences[rank]
-        assert "imed out" in sentences[rank]
+        assert sentences[rank].startswith("rank 1 did not answer: Timed out"), sentences
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_the_rank_behind_another_is_named(doomed: Worlds, ends: bool) -> None:
+    dying = (3,) if ends else ()
+    sentences = doomed(4).run(checks.one_waits_for_the_next, SILENCE_S, ends, dying=dying)
+    for rank in range(3):
+        assert sentences[rank].startswith("rank 3 did not answer: "), sentences
+
+
+@pytest.mark.parametrize("method", ["gather", "ring"])
+def test_a_rank_that_leaves_by_an_error(world: Worlds, method: str) -> None:
+    world(3).run(checks.a_rank_leaves, method)
+
+
+def test_ctrl_c_ends_a_wait_and_is_told(world: Worlds) -> None:
+    sentences = world(3).run(checks.ctrl_c)
+    assert re.match(r"rank 0 left attention: KeyboardInterrupt$", sentences[1]), sentences
 
 
 def test_groups_and_meshes(world: Worlds) -> None:

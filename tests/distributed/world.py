@@ -6,6 +6,7 @@ import datetime
 import multiprocessing
 import os
 import queue
+import socket
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -17,17 +18,22 @@ CHECK_TIMEOUT_S = 90
 
 
 class World:
-    """`size` processes in one process group, on the loopback interface, that meet through a file."""
+    """`size` processes in one process group on the loopback interface; rank 0 keeps a "tcp" store."""
 
-    def __init__(self, size: int, folder: Path, timeout_s: float = GROUP_TIMEOUT_S) -> None:
+    def __init__(
+        self, size: int, folder: Path, timeout_s: float = GROUP_TIMEOUT_S, store: str = "file"
+    ) -> None:
         self.size = size
-        context = multiprocessing.get_context("spawn")
+        meeting = f"file://{folder}/meeting" if store == "file" else f"tcp://127.0.0.1:{free_port()}"
+        # A server that has the modules makes a world in a moment, where new interpreters take seconds.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["regard.distributed", "regard.testing", "pytest"])
         self._orders = [context.Queue() for _ in range(size)]
         self._reports = context.Queue()
         self._processes = [
             context.Process(
                 target=_serve,
-                args=(rank, size, str(folder / "meeting"), timeout_s, self._orders[rank], self._reports),
+                args=(rank, size, meeting, timeout_s, self._orders[rank], self._reports),
                 daemon=True,
             )
             for rank in range(size)
@@ -75,6 +81,14 @@ class World:
             process.join(10)
 
 
+def free_port() -> int:
+    """A port that nobody listens at now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+    return port
+
+
 def _serve(rank: int, size: int, meeting: str, timeout_s: float, orders: Any, reports: Any) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
@@ -83,7 +97,7 @@ def _serve(rank: int, size: int, meeting: str, timeout_s: float, orders: Any, re
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{meeting}",
+        init_method=meeting,
         rank=rank,
         world_size=size,
         timeout=datetime.timedelta(seconds=timeout_s),

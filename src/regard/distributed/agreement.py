@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard import errors
 from regard.distributed.groups import Group
@@ -32,7 +34,8 @@ def agree(
     message is left behind, so that the group can be used again.
     """
     told = {"topic": topic, "facts": dict(facts), "said": dict(said or {}), "error": _told(own_error)}
-    heard = _exchange(group, told)
+    with group.together(topic):
+        heard = _exchange(group, told)
     if own_error is not None:
         raise own_error
     for rank, message in enumerate(heard):
@@ -55,10 +58,11 @@ def _exchange(group: Group, mine: dict[str, Any]) -> list[dict[str, Any]]:
         {rank: torch.empty(room, dtype=torch.uint8) for rank in group.others},
     ).wait()
     # What this rank said is read back too: numbers must compare as they arrive elsewhere.
-    return [
-        json.loads(bytes((sent if rank == group.rank else arrived[rank]).tolist()).decode())
-        for rank in range(group.size)
-    ]
+    return [json.loads(_bytes(sent if rank == group.rank else arrived[rank])) for rank in range(group.size)]
+
+
+def _bytes(message: Tensor) -> bytes:
+    return ctypes.string_at(message.data_ptr(), message.numel())
 
 
 def _same(values: list[Any], kind: type[RegardError], must: str) -> None:

@@ -162,9 +162,14 @@ def _attend(share: Share) -> tuple[Tensor, Tensor, Normalizer]:
     inputs = inputs_of(share.problem)
     share = replace(share, problem=detached(share.problem))
     if not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)):
-        return computing.forward(share)
+        return _forward(share)
     output, logsumexp, *parts = _ShardedAttention.apply(share, *inputs)  # type: ignore[no-untyped-call]
     return output, logsumexp, Normalizer(*parts)
+
+
+def _forward(share: Share) -> tuple[Tensor, Tensor, Normalizer]:
+    with share.group.together(share.name):
+        return computing.forward(share)
 
 
 class _ShardedAttention(torch.autograd.Function):
@@ -172,7 +177,7 @@ class _ShardedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, share: Share, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-        output, logsumexp, normalizer = computing.forward(share)
+        output, logsumexp, normalizer = _forward(share)
         parts = normalizer.maximum, normalizer.shift, normalizer.denominator
         ctx.share = replace(share, problem=with_inputs(share.problem, [None] * len(inputs)))
         ctx.save_for_backward(*inputs, share.problem.sets.dense, output, *parts)
@@ -185,16 +190,18 @@ class _ShardedAttention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         *inputs, _, output, maximum, shift, denominator = ctx.saved_tensors
         share = replace(ctx.share, problem=with_inputs(ctx.share.problem, inputs))
-        agree(share.group, f"the gradients of attention (call {share.number})", {})
+        act = f"the gradients of {share.name}"
+        agree(share.group, act, {})
         grad_output, grad_logsumexp = gradients[:2]
-        found = computing.backward(
-            share,
-            output,
-            Normalizer(maximum, shift, denominator),
-            torch.zeros_like(output) if grad_output is None else grad_output,
-            grad_logsumexp,
-            Wanted(*ctx.needs_input_grad[1:]),
-        )
+        with share.group.together(act):
+            found = computing.backward(
+                share,
+                output,
+                Normalizer(maximum, shift, denominator),
+                torch.zeros_like(output) if grad_output is None else grad_output,
+                grad_logsumexp,
+                Wanted(*ctx.needs_input_grad[1:]),
+            )
         result = found.query, found.key, found.value, found.bias, found.sink_logits
         cast = (
             None if g is None or t is None else g.to(t.dtype) for g, t in zip(result, inputs, strict=True)

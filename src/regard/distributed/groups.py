@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from regard.distributed.losses import Board, board_of
+from regard.distributed.waiting import UnansweredError, Works, finish
 from regard.errors import ArgumentError, ArgumentTypeError, GroupError
 
 ProcessGroups = dist.ProcessGroup | DeviceMesh | None
@@ -18,45 +21,98 @@ ProcessGroups = dist.ProcessGroup | DeviceMesh | None
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """A process group as one of its members sees it; `device` is where its backend takes messages."""
+    """A process group as one of its members sees it; `devices` are the types that messages travel between."""
 
     process_group: dist.ProcessGroup
     rank: int
     size: int
-    device: torch.device
+    devices: frozenset[str]
+    board: Board
 
     @property
     def others(self) -> list[int]:
         """Every rank but this one."""
         return [rank for rank in range(self.size) if rank != self.rank]
 
+    def device_for(self, tensor: Tensor) -> torch.device:
+        """Where a message made of a tensor has to be: where it is, if it can travel from there."""
+        if tensor.device.type in self.devices:
+            return tensor.device
+        return (
+            torch.device("cpu")
+            if "cpu" in self.devices
+            else torch.device("cuda", torch.cuda.current_device())
+        )
+
+    def connect(self, tensor: Tensor) -> None:
+        """Have all ranks meet once where such tensors travel: NCCL must not begin with messages of a few."""
+        device = self.device_for(tensor)
+        if device.type != "cpu" and device not in self.board.connected:
+            dist.all_reduce(torch.zeros(1, device=device), group=self.process_group)
+            self.board.connected.add(device)
+
     def post(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Messages:
         """Begin to send and to receive, one message a rank each way; both sides must expect the same sizes.
 
         `receives` are flat tensors to be filled. Nothing in either may be touched before `Messages.wait`.
         """
-        out = {rank: tensor.contiguous().to(self.device) for rank, tensor in sends.items()}
-        into = {rank: torch.empty_like(tensor, device=self.device) for rank, tensor in receives.items()}
-        posted: list[tuple[Callable[..., Any], int, Tensor]] = []
-        posted += [(dist.isend, rank, tensor) for rank, tensor in out.items()]
+        out = {rank: tensor.contiguous().to(self.device_for(tensor)) for rank, tensor in sends.items()}
+        into = {
+            rank: torch.empty_like(tensor, device=self.device_for(tensor))
+            for rank, tensor in receives.items()
+        }
+        posted: list[tuple[Any, int, Tensor]] = [(dist.isend, rank, tensor) for rank, tensor in out.items()]
         posted += [(dist.irecv, rank, tensor) for rank, tensor in into.items()]
-        peers = [rank for _, rank, _ in posted]
-        if not posted:
-            return Messages(self, [], {}, {}, {})
+        # On GPUs messages of both ways have to begin as one, or two ranks may wait for one another; on CPUs
+        # they begin one by one, so that the one that cannot is known.
+        at_once = any(tensor.device.type != "cpu" for _, _, tensor in posted)
+        works: list[tuple[list[int], dist.Work]] = []
+        for some in [posted] if at_once else [[one] for one in posted]:
+            ranks = [rank for _, rank, _ in some]
+            operations = [
+                dist.P2POp(operation, tensor, group=self.process_group, group_peer=rank)
+                for operation, rank, tensor in some
+            ]
+            try:
+                begun = dist.batch_isend_irecv(operations)
+            except RuntimeError as error:
+                raise self.lost(ranks, error) from error
+            works += [(ranks, work) for work in begun]
+        return Messages(self, works, dict(receives), into, out)
+
+    def wait(self, works: Works) -> None:
+        """Wait for works that ranks depend on; `GroupError` naming the rank at fault if one does not come."""
         try:
-            works = dist.batch_isend_irecv(
-                [
-                    dist.P2POp(
-                        operation, tensor, dist.get_global_rank(self.process_group, rank), self.process_group
-                    )
-                    for operation, rank, tensor in posted
-                ]
-            )
-        except RuntimeError as error:
-            raise GroupError(f"rank {self.rank} could not reach {_ranks(peers)}: {_cause(error)}") from error
-        # A backend that sends a batch as one piece gives one handle for all of it.
-        whom = [[rank] for rank in peers] if len(works) == len(peers) else [peers] * len(works)
-        return Messages(self, list(zip(whom, works, strict=True)), dict(receives), into, out)
+            finish(works, self._news)
+        except UnansweredError as unanswered:
+            error = unanswered.__cause__
+            assert isinstance(error, RuntimeError)
+            raise self.lost(unanswered.ranks, error) from error
+        self.board.waits_for([])
+
+    def lost(self, ranks: list[int], error: RuntimeError) -> GroupError:
+        """The error to raise when ranks did not answer: what is the matter, as the first to notice has it."""
+        return GroupError(self.board.let_down(ranks, _cause(error)))
+
+    @contextmanager
+    def together(self, act: str) -> Iterator[None]:
+        """What all ranks are in the middle of: one that leaves it by an error tells those that wait."""
+        try:
+            yield
+        except BaseException as error:
+            if self.board.lost is None:
+                what = f"{type(error).__name__}: {error}".rstrip(": ")
+                self.board.lose(f"rank {self.rank} left {act}: {what[:_LONGEST_CAUSE]}")
+            raise
+
+    def _news(self, ranks: list[int]) -> None:
+        """What a rank does now and then while it waits for others."""
+        self.board.waits_for(ranks)
+        if sentence := self.board.look():
+            raise GroupError(sentence)
+
+
+_LONGEST_CAUSE = 500
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,15 +120,14 @@ class Messages:
     """What is under way. It holds on to the buffers, which the backend reads and writes meanwhile."""
 
     group: Group
-    works: list[tuple[list[int], dist.Work]]
+    works: Works
     receives: dict[int, Tensor]
     into: dict[int, Tensor]
     out: dict[int, Tensor]
 
     def wait(self) -> dict[int, Tensor]:
         """What arrived, by rank; `GroupError` naming the rank if one died or the group's timeout passed."""
-        for ranks, work in self.works:
-            _wait(ranks, work)
+        self.group.wait(self.works)
         return {
             rank: self.into[rank]
             if self.into[rank].device == wanted.device
@@ -105,24 +160,20 @@ def resolve(group: ProcessGroups) -> Group:
     rank = dist.get_rank(chosen)
     if rank < 0:
         raise ArgumentError("`group` must be one that this process belongs to")
-    on_gpu = "gloo" not in dist.get_backend(chosen) and torch.cuda.is_available()
-    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-    return Group(chosen, rank, dist.get_world_size(chosen), device)
+    board = board_of(chosen)
+    if board.lost is not None:
+        raise GroupError(f"`group` is lost ({board.lost}): make a new one, as with dist.new_group()")
+    return Group(chosen, rank, dist.get_world_size(chosen), _devices(chosen), board)
 
 
-def _wait(ranks: list[int], work: dist.Work) -> None:
-    try:
-        work.wait()
-    except RuntimeError as error:
-        raise GroupError(f"{_ranks(ranks)} did not answer: {_cause(error)}") from error
-
-
-def _ranks(ranks: list[int]) -> str:
-    some = sorted(set(ranks))
-    return f"rank {some[0]}" if len(some) == 1 else "one of the ranks " + ", ".join(map(str, some))
+def _devices(group: dist.ProcessGroup) -> frozenset[str]:
+    """The device types that a group has messages between; gloo's travel from a CPU only."""
+    pairs = [pair.split(":") for pair in dist.get_backend_config(group).split(",")]
+    return frozenset(device for device, backend in pairs if device == "cpu" or backend != "gloo")
 
 
 def _cause(error: RuntimeError) -> str:
     """The backend's first sentence, without the place in its sources."""
     said = str(error).strip().split("\n")[0]
-    return said.partition("] ")[2] if said.startswith("[") else said
+    said = said.partition("] ")[2] if said.startswith("[") else said
+    return said.partition(". ")[0]

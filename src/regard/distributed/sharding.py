@@ -52,14 +52,13 @@ def gather(tensor: Tensor, dim: int, *, group: ProcessGroups = None, sharding: s
     lengths = [one["length"] for one in heard]
     shapes = [(*tensor.shape[:dim], length, *tensor.shape[dim + 1 :]) for length in lengths]
     flat = tensor.reshape(-1)
-    arrived = known.post(
-        {rank: flat for rank in known.others if flat.numel()},
-        {
-            rank: flat.new_empty(torch.Size(shapes[rank]).numel())
-            for rank in known.others
-            if torch.Size(shapes[rank]).numel()
-        },
-    ).wait()
+    numbers = [torch.Size(shape).numel() for shape in shapes]
+    with known.together("gather"):
+        known.connect(flat)
+        arrived = known.post(
+            {rank: flat for rank in known.others if flat.numel()},
+            {rank: flat.new_empty(numbers[rank]) for rank in known.others if numbers[rank]},
+        ).wait()
     arrived[known.rank] = flat
     placement = Placement.of(lengths, sharding)
     whole = tensor.new_empty((*tensor.shape[:dim], placement.total, *tensor.shape[dim + 1 :]))

@@ -48,6 +48,11 @@ class Share:
         return self.plan.group
 
     @property
+    def name(self) -> str:
+        """What the ranks call it among themselves."""
+        return f"attention (call {self.number})"
+
+    @property
     def runs(self) -> list[Run]:
         """The runs of queries that this rank holds."""
         return self.queries.of_rank(self.group.rank)
@@ -86,6 +91,7 @@ def take_share(
     if local is not None:
         said |= {"queries": local.n_queries, "keys": local.n_keys, "seed": local.seed}
     heard = agree(group, "attention", facts, error, said)
+    group.connect(query)
     assert checked is not None
     local, layout = checked
     queries = Placement.of([one["queries"] for one in heard], asked.sharding)
