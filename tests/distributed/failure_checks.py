@@ -19,7 +19,7 @@ from torch import Tensor
 
 import regard
 from regard import errors, masks
-from regard.distributed import GroupError
+from regard.distributed import GroupError, waiting
 
 
 def draw(length: int = 6, heads: int = 4, dim: int = 8, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -161,6 +161,8 @@ def ctrl_c(rank: int, size: int) -> str | None:
     with pytest.raises(KeyboardInterrupt):
         attend()
     assert time.monotonic() - started < 3
+    # No thread is left in the backend's wait, which would end the interpreter by an abort.
+    assert waiting._OF_THREAD.helper.thread.is_alive()
     return None
 
 

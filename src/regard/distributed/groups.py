@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -83,7 +84,7 @@ class Group:
     def wait(self, works: Works) -> None:
         """Wait for works that ranks depend on; `GroupError` naming the rank at fault if one does not come."""
         try:
-            finish(works, self._news)
+            finish(works, self._news, self._close)
         except UnansweredError as unanswered:
             error = unanswered.__cause__
             assert isinstance(error, RuntimeError)
@@ -103,7 +104,16 @@ class Group:
             if self.board.lost is None:
                 what = f"{type(error).__name__}: {error}".rstrip(": ")
                 self.board.lose(f"rank {self.rank} left {act}: {what[:_LONGEST_CAUSE]}")
+                self._close()
             raise
+
+    def _close(self) -> None:
+        """End all that is under way, here and on the other ranks: what gloo does after a wait too long."""
+        for rank in self.others if "cpu" in self.devices else []:
+            with suppress(RuntimeError):
+                never = dist.irecv(torch.empty(1), group=self.process_group, group_src=rank)
+                assert never is not None
+                never.wait(timeout=timedelta(milliseconds=1))
 
     def _news(self, ranks: list[int]) -> None:
         """What a rank does now and then while it waits for others."""

@@ -23,12 +23,13 @@ class UnansweredError(Exception):
         self.ranks = ranks
 
 
-def finish(works: Works, meanwhile: Callable[[list[int]], None]) -> None:
+def finish(works: Works, meanwhile: Callable[[list[int]], None], give_up: Callable[[], None]) -> None:
     """Wait for works, each with the ranks it depends on; `UnansweredError` for the first that fails.
 
     A backend's own wait ends for nothing but its message or its timeout. So a helper thread does it, and
     while it lasts `meanwhile` is called every `TICK_S` with the ranks that are waited for; it may raise, as
-    may a signal's handler. Then the helper is left to its wait, whose buffers it holds.
+    may a signal's handler. Then `give_up` has to end what the helper waits for: no thread may be left in the
+    backend when the interpreter ends.
     """
     if not works:
         return
@@ -38,7 +39,9 @@ def finish(works: Works, meanwhile: Callable[[list[int]], None]) -> None:
         while not pending.done.wait(TICK_S):
             meanwhile(pending.ranks)
     except BaseException:
-        del _OF_THREAD.helper
+        give_up()
+        if not pending.done.wait(TICK_S):
+            del _OF_THREAD.helper
         raise
     if pending.error is not None:
         raise UnansweredError(pending.ranks) from pending.error
