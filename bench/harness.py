@@ -80,6 +80,7 @@ class TimeRow:
     share: Quartiles | None = None
     wanted: Wanted = Wanted()
     left_out: dict[str, str] = field(default_factory=dict)
+    points: list[dict] = field(default_factory=list)  # what a picture needs besides
 
     def rate(self, contender: str) -> float | None:
         """Work a second of a contender, in the unit of the ceiling."""
@@ -119,6 +120,7 @@ class TimeRow:
             "verdicts": self.verdicts(),
             "left_out": self.left_out,
             "rounds": self.rounds,
+            "points": self.points,
         }
 
 

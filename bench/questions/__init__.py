@@ -22,4 +22,5 @@ ORDER = (
     "zooming",
     "memory_growth",
     "distributed",
+    "sharding_growth",
 )

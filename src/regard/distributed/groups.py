@@ -59,7 +59,7 @@ class Group:
         """
         out = {rank: tensor.contiguous().to(self.device_for(tensor)) for rank, tensor in sends.items()}
         into = {
-            rank: torch.empty_like(tensor, device=self.device_for(tensor))
+            rank: tensor if (device := self.device_for(tensor)) == tensor.device else tensor.to(device)
             for rank, tensor in receives.items()
         }
         posted: list[tuple[Any, int, Tensor]] = [(dist.isend, rank, tensor) for rank, tensor in out.items()]
