@@ -52,9 +52,9 @@ class Share:
         """The runs of queries that this rank holds."""
         return self.queries.of_rank(self.group.rank)
 
-    def transfer(self, key: Tensor, value: Tensor) -> Transfer:
-        """A new transfer of keys and values, by the method that was chosen."""
-        return (Gather if self.method == "gather" else Ring)(self.plan, key, value)
+    def transfer(self, tensors: Sequence[Tensor]) -> Transfer:
+        """A new transfer of this rank's `[B, H, m, C]` tensors, by the method that was chosen."""
+        return (Gather if self.method == "gather" else Ring)(self.plan, tensors)
 
 
 @dataclass(frozen=True, eq=False)
