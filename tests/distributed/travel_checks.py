@@ -72,9 +72,15 @@ def shards_held(rank: int, size: int) -> None:
 
 def blocks_folded(rank: int, size: int) -> None:
     """One pass for several questions, and no block that the mask excludes."""
-    blocks = {"causal": (regard.masks.causal(), rank + 1), "nothing": (MASKS["nothing"](), 1)}
-    for name, (mask, count) in blocks.items():
-        call = Call(mask, lengths=[LENGTH] * size, method="ring")
+    own = {rank, 2 * size - 1 - rank}  # of the runs into which balanced shards cut the sequence
+    seen = sum(key < query for query in own for key in set(range(2 * size)) - own)
+    blocks = (
+        (regard.masks.causal(), "contiguous", rank + 1),
+        (regard.masks.causal(), "balanced", len(own) ** 2 + seen),
+        (MASKS["nothing"](), "contiguous", 1),
+    )
+    for mask, sharding, count in blocks:
+        call = Call(mask, lengths=[LENGTH] * size, method="ring", sharding=sharding)
         mine = Both(rank, size, call, backward=False, weights=True).weights
         folds = []
         engine = mine._share.engine
@@ -89,7 +95,7 @@ def blocks_folded(rank: int, size: int) -> None:
 
         mine._share = replace(mine._share, engine=Counting)
         mine.statistics("entropy", "received", "diagonals", top_keys=3, pooled=(2, 2))
-        assert folds == [5] * count, (name, folds)
+        assert folds == [5] * count, (sharding, folds)
 
 
 @contextmanager
