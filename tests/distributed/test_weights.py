@@ -56,6 +56,10 @@ def test_ties_between_ranks(world: Worlds, dtype: torch.dtype) -> None:
     world(3).run(checks.ties, "ring", dtype)
 
 
+def test_keys_without_weight_are_ranked(world: Worlds) -> None:
+    world(3).run(checks.underflown, "ring")
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_logsumexp_carries_gradients(world: Worlds, method: str) -> None:
     world(3).run(checks.logsumexp_carries_gradients, method)

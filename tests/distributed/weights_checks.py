@@ -128,7 +128,24 @@ def what_one_rank_refuses(rank: int, size: int, method: str) -> None:
         mine @ (x[..., 1:, :] if rank == last else x)
     with pytest.raises(errors.ArgumentError, match="`x` must agree"):
         mine @ (x[..., 1:] if rank == last else x)
-    torch.testing.assert_close((mine @ x), both.output, rtol=1e-4, atol=2e-5)
+    odd = int(rank == last)
+    for name, ask in {
+        "mean": lambda: mine.received(mean=bool(odd)),
+        "pooled": lambda: mine.pooled(3 + odd, 2),
+        "the channels of x": lambda: mine.mT @ both.whole[0][:, :, both.rows, odd:],
+    }.items():
+        with pytest.raises(errors.ArgumentError, match=f"`{name}` must agree"):
+            ask()
+    torch.testing.assert_close(mine @ x, both.output, rtol=1e-4, atol=2e-5)
+
+
+def underflown(rank: int, size: int, method: str) -> None:
+    """Keys whose weights are all rounded to 0 are ranked by their logits."""
+    call = Call(MASKS["causal"](), method=method, options={"scale": 100.0})
+    both = Both(rank, size, call, backward=False, weights=True)
+    got, want = both.weights.top_keys(40), both.expected_weights.top_keys(40)
+    assert (want[0] == 0).any()
+    assert_same_bits(got[1], want[1][:, :, both.rows])
 
 
 def ties(rank: int, size: int, method: str, dtype: torch.dtype) -> None:
@@ -276,7 +293,11 @@ def detached_weights(rank: int, size: int) -> None:
     assert both.weights.entropy().requires_grad
     assert_same_bits(bare.entropy(), both.weights.entropy())
     with pytest.raises(errors.ArgumentError, match=r"`requires_grad` must agree.*false.*true"):
-        (bare if rank == 0 else both.weights).mass([1])
+        (bare if rank == 0 else both.weights).entropy()
+    with pytest.raises(errors.ArgumentError, match=r"`keys` must agree"):
+        both.weights.mass(both.columns)
+    want = both.expected_weights.mass(both.columns)[..., both.rows].detach()
+    torch.testing.assert_close(bare.mass(both.columns), want, rtol=1e-4, atol=1e-6)
 
 
 def changes_are_noticed(rank: int, size: int) -> None:

@@ -32,13 +32,13 @@ def fold(share: Share, normalizer: Normalizer, asked: Sequence[Question]) -> lis
     transfer = share.transfer([problem.key, *(t for one in asked for t in one.beside)])
     runs = [(run, _of(normalizer, run)) for run in share.runs]
 
-    def fold_segment(part: Part, tensors: list[Tensor], own: bool) -> list[Tensor]:
+    def fold_segment(part: Part, tensors: list[Tensor], first: bool) -> list[Tensor]:
         key, *beside = tensors
         due = [[_nothing(share, part.length, width) for width in one.widths] for one in asked]
         for run, some in runs:
             shown = Block(run, part.columns, block(problem, run, part.columns, key, None), some, share.engine)
             # What is folded first makes room for the answers: it may add nothing to them.
-            if not own and excluded(shown.problem):
+            if not first and excluded(shown.problem):
                 continue
             came = iter(beside)
             statistics = [one.of(run, part.columns, list(islice(came, len(one.beside)))) for one in asked]
@@ -49,7 +49,10 @@ def fold(share: Share, normalizer: Normalizer, asked: Sequence[Question]) -> lis
 
     returning = any(one.widths for one in asked)
     for number, arrival in enumerate(transfer.arrivals()):
-        given = [fold_segment(part, tensors, own=number == 0) for part, tensors in arrival.segments]
+        given = [
+            fold_segment(part, tensors, first=number == index == 0)
+            for index, (part, tensors) in enumerate(arrival.segments)
+        ]
         if returning:
             transfer.give_back(arrival, given)
     due = iter(transfer.finish() if returning else [])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -52,6 +53,9 @@ class Question(ABC):
 
     `whole` has the sizes of the sequence, and nothing in it.
     """
+
+    facts: Mapping[str, Any] = MappingProxyType({})
+    """What all ranks must ask alike, or their messages do not fit one another."""
 
     beside: Sequence[Tensor] = ()
     """This rank's `[B, H, m, C]` tensors that must travel beside the keys."""
@@ -109,6 +113,7 @@ class AppliedToQueries(OfQueries):
     def __init__(self, asked: Applied, whole: Problem) -> None:
         super().__init__(asked, whole)
         self.beside = [asked.x]
+        self.facts = {"x": [*asked.x.shape[:2], asked.x.shape[3], str(asked.x.dtype)]}
 
     def of(self, run: Run, columns: slice, beside: Sequence[Tensor]) -> Statistic:
         (vectors,) = beside
@@ -148,6 +153,7 @@ class ReceivedByKeys(Question):
     def __init__(self, asked: Received, whole: Problem) -> None:
         super().__init__(asked, whole)
         self.widths = (1, 1) if asked.mean else (1,)
+        self.facts = {"mean": asked.mean}
 
     def of(self, run: Run, columns: slice, beside: Sequence[Tensor]) -> Statistic:
         chosen = self.asked.queries
@@ -172,6 +178,7 @@ class AppliedToKeys(Question):
     def __init__(self, asked: AppliedTransposed, whole: Problem) -> None:
         super().__init__(asked, whole)
         self.widths = (asked.x.shape[-1],)
+        self.facts = {"the channels of x": asked.x.shape[-1]}
 
     def of(self, run: Run, columns: slice, beside: Sequence[Tensor]) -> Statistic:
         finite = None if self.asked.finite is None else self.asked.finite[:, :, run.in_shard]
@@ -206,6 +213,10 @@ class PooledOverRanks(OfTheWhole):
     """`statistics.Pooled` with the edges of the whole sequence."""
 
     asked: Pooled
+
+    def __init__(self, asked: Pooled, whole: Problem) -> None:
+        super().__init__(asked, whole)
+        self.facts = {"pooled": list(asked.shape)}
 
     def of(self, run: Run, columns: slice, beside: Sequence[Tensor]) -> Statistic:
         return _PooledBlock(self.asked.shape, run, columns, self.whole)

@@ -17,7 +17,7 @@ from regard.distributed import folding
 from regard.distributed.agreement import agree
 from regard.distributed.failures import attempt
 from regard.distributed.questions import Question, question
-from regard.distributed.shards import Share
+from regard.distributed.shards import Share, plain
 from regard.distributed.statistic_gradients import with_gradient
 from regard.errors import ArgumentError, ArgumentTypeError, StaleWeightsError
 from regard.gradients import detached, inputs_of
@@ -147,7 +147,10 @@ class ShardedWeights:
         return self._one("received", lambda: asking.received(queries, mean, self._sizes()))
 
     def mass(self, keys: Keys) -> Tensor:
-        """Σ of Pᵢⱼ over a set of keys of the whole sequence, `[..., Hq, n]`. Carries gradients."""
+        """Σ of Pᵢⱼ over a set of keys of the whole sequence, `[..., Hq, n]`. Carries gradients.
+
+        Where it does, all ranks must ask for the same keys.
+        """
         return self._one("mass", lambda: asking.mass(keys, self._sizes()))
 
     def pooled(self, rows: int, cols: int) -> Tensor:
@@ -215,7 +218,7 @@ class ShardedWeights:
             vectors = vectors.expand(-1, problem.num_heads, -1, -1)
             return questions.AppliedTransposed(vectors, finite_rows(vectors))
 
-        return self._one(f"w.mT @ x of {x.shape[-1] if x.dim() else 0} channels", build).to(x.dtype)
+        return self._one("w.mT @ x", build).to(x.dtype)
 
     def _vectors(self, x: Tensor, length: int, head_counts: tuple[int, ...]) -> Tensor:
         """The right-hand side of a product as `[B, heads, length, C]`."""
@@ -290,7 +293,9 @@ class ShardedWeights:
 
         def build() -> list[Question]:
             asked = statistics()
-            self._check_versions(gradients=inputs is not None and any(map(_differentiable, asked)))
+            self._check_versions(
+                gradients=inputs is not None and any(isinstance(one, DIFFERENTIABLE) for one in asked)
+            )
             whole = self._sizes()
             return [question(statistic, whole) for statistic in asked]
 
@@ -328,14 +333,14 @@ def _kept(problem: Problem) -> list[tuple[str, Tensor]]:
 
 
 def _facts(asked: Sequence[Question], with_graph: bool) -> dict[str, Any]:
-    """What must be the same on all ranks for a question, besides its name."""
-    facts: dict[str, Any] = {}
-    if any(_differentiable(one.asked) for one in asked):
+    """What must be the same on all ranks for these questions, besides their names."""
+    facts = {name: fact for one in asked for name, fact in one.facts.items()}
+    graphs = [one.asked for one in asked if isinstance(one.asked, DIFFERENTIABLE)]
+    if graphs:
         facts["requires_grad"] = with_graph
-    if travelling := [tensor for one in asked for tensor in one.beside]:
-        facts["x"] = [[*x.shape[:2], x.shape[3], str(x.dtype)] for x in travelling]
+    for statistic in graphs if with_graph else ():
+        if isinstance(
+            statistic, questions.Mass
+        ):  # in the gradient, each rank says which of its own are meant
+            facts["keys"] = plain(statistic.keys)
     return facts
-
-
-def _differentiable(statistic: Statistic) -> bool:
-    return isinstance(statistic, DIFFERENTIABLE)
