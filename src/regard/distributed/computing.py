@@ -67,14 +67,14 @@ def backward(
         key, value = tensors
         sums = [torch.zeros(t.shape, dtype=dtype, device=t.device) for t in tensors]
         for run in share.runs:
-            one = _widened(block(problem, run, part.columns, key, value), grad_output.dtype)
+            one = block(problem, run, part.columns, key, value)
             # A sink's gradient depends on no key: it is taken once, with the first keys there are.
             here = wanted._replace(sink_logits=wanted.sink_logits and first)
             if not first and excluded(one):
                 continue
             rows = run.in_shard
             gradients = share.engine.backward(
-                one,
+                _widened(one, grad_output.dtype),
                 output[:, :, rows],
                 normalizer.select(slice(None), slice(None), rows),
                 grad_output[:, :, rows],

@@ -302,15 +302,15 @@ def _ranked(some: tuple[Tensor, ...], others: tuple[Tensor, ...], k: int) -> tup
 
 
 def _sum_over_ranks(tensor: Tensor, plan: Plan) -> Tensor:
-    """The sum in rank order, the same bits on every rank."""
+    """The sum in rank order, the same bits on every rank, which holds one other's part at a time."""
     group, flat = plan.group, tensor.reshape(-1)
     if not flat.numel():
         return tensor
-    arrived = group.post(
-        dict.fromkeys(group.others, flat), {rank: torch.empty_like(flat) for rank in group.others}
-    ).wait()
-    arrived[group.rank] = flat
     total = torch.zeros_like(flat)
     for rank in range(group.size):
-        total += arrived[rank]
+        if rank == group.rank:
+            group.post(dict.fromkeys(group.others, flat), {}).wait()
+            total += flat
+        else:
+            total += group.post({}, {rank: torch.empty_like(flat)}).wait()[rank]
     return total.view_as(tensor)
