@@ -66,11 +66,16 @@ def select(index: Any, shape: tuple[int, ...]) -> Selection:
         raise ArgumentError(f"this index does not fit weights of shape {shape}: {error}") from None
     if isinstance(column, int):
         return Selection(rows, int(wanted), int(wanted) + 1, 0)
-    if wanted.numel() == 0:
+    return among(rows, wanted)
+
+
+def among(rows: Tensor, columns: Tensor) -> Selection:
+    """The selection of these rows (see `Selection.rows`) and of these columns, int64 `[C]`."""
+    if columns.numel() == 0:
         return Selection(rows, 0, 0, slice(0, 0))
-    first, last = int(wanted.min()), int(wanted.max()) + 1
-    in_order = wanted.numel() == last - first and bool((wanted.diff() == 1).all())
-    return Selection(rows, first, last, slice(None) if in_order else wanted - first)
+    first, last = int(columns.min()), int(columns.max()) + 1
+    in_order = columns.numel() == last - first and bool((columns.diff() == 1).all())
+    return Selection(rows, first, last, slice(None) if in_order else columns - first)
 
 
 def _flat_numbers(parts: list[Any], shape: tuple[int, ...]) -> Tensor:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from regard.autocast import without_autocast
 from regard.engines import Engine, has_rows
+from regard.errors import TooLargeError
 from regard.indexing import Selection
 from regard.online_softmax import Normalizer
 from regard.problem import Problem
@@ -14,6 +17,17 @@ from regard.scores import load_query, score
 
 # Rows are formed in blocks of about this many logits.
 _BLOCK_LOGITS = 1 << 20
+
+
+def checked(selection: Selection, dtype: torch.dtype, max_bytes: int) -> Selection:
+    """The selection, or `TooLargeError` if what it takes would be over `max_bytes` in this dtype."""
+    n_bytes = math.prod(selection.shape) * dtype.itemsize
+    if n_bytes > max_bytes:
+        raise TooLargeError(
+            f"this slice of the weights, {selection.shape}, would take {n_bytes:,} bytes, more than "
+            f"`max_bytes` = {max_bytes:,}: ask for fewer rows, or for a statistic"
+        )
+    return selection
 
 
 def form(engine: Engine, problem: Problem, normalizer: Normalizer | None, selection: Selection) -> Tensor:

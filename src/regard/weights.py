@@ -7,7 +7,6 @@ them: rows and slices on demand, statistics as folds over tiles, products tile b
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,14 +21,14 @@ from regard.autocast import lowered
 from regard.biases import Bias
 from regard.compiling import outside_graphs
 from regard.engines import Engine, choose, engine_name
-from regard.errors import ArgumentError, ArgumentTypeError, StaleWeightsError, TooLargeError
+from regard.errors import ArgumentError, ArgumentTypeError, StaleWeightsError
 from regard.gradients import detached, inputs_of
 from regard.indexing import Selection, select
 from regard.masks import Mask
 from regard.online_softmax import Normalizer
 from regard.problem import Layout, Problem, prepare
 from regard.products import finite_rows
-from regard.slicing import form
+from regard.slicing import checked, form
 from regard.statistic_gradients import DIFFERENTIABLE, with_gradient
 from regard.transposed_weights import TransposedWeights
 from regard.versions import version_of
@@ -321,12 +320,7 @@ class AttentionWeights:
     @torch.no_grad()
     def _block(self, selection: Selection, max_bytes: int, weights: bool) -> Tensor:
         problem = self._current()
-        n_bytes = math.prod(selection.shape) * self.dtype.itemsize
-        if n_bytes > max_bytes:
-            raise TooLargeError(
-                f"this slice of the weights, {selection.shape}, would take {n_bytes:,} bytes, more than "
-                f"`max_bytes` = {max_bytes:,}: ask for fewer rows, or for a statistic"
-            )
+        checked(selection, self.dtype, max_bytes)
         normalizer = self._normalizer if weights else None
         return form(self._engine, problem, normalizer, selection)
 

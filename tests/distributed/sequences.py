@@ -110,11 +110,12 @@ class Both:
             (self.output * weighting[:, :, self.rows]).sum().backward()
 
     def gradients(self) -> list[tuple[str, Tensor, Tensor]]:
-        """Name, this rank's gradient, and the part of one process's that belongs to it."""
+        """Name, this rank's gradient, and its part of one process's, where there is one."""
         places = (("query", self.rows), ("key", self.columns), ("value", self.columns))
         return [
             (name, mine.grad, theirs.grad[:, :, index])
             for (name, index), mine, theirs in zip(places, self.local, self.whole, strict=True)
+            if theirs.grad is not None
         ]
 
     def _options(self, parameters: dict[str, Tensor]) -> dict[str, Any]:

@@ -154,7 +154,6 @@ def attention(
     output = share.layout.restore(output)
     if not return_weights:
         return output
-    share = replace(share, problem=replace(detached(share.problem), value=None, dropout_p=0.0))
     return output, ShardedWeights(share, normalizer, logsumexp)
 
 

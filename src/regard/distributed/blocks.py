@@ -66,6 +66,12 @@ def over_columns(sets: KeySets, columns: slice) -> KeySets:
     return KeySets(cut, None if sets.dense is None else sets.dense[..., columns])
 
 
+def excluded(problem: Problem) -> bool:
+    """Whether the mask leaves nothing of a block."""
+    rows = slice(0, problem.n_queries)
+    return next(problem.sets.tiles(rows, max(1, problem.n_keys)), None) is None
+
+
 def reached(sets: KeySets, columns: slice) -> slice:
     """From the first to one past the last of these columns that any row may attend; empty if none."""
     if columns.stop <= columns.start or 0 in sets.intervals.starts.shape:

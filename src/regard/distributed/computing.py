@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from regard import online_softmax
-from regard.distributed.blocks import bias_part, block
+from regard.distributed.blocks import bias_part, block, excluded
 from regard.distributed.placement import Run
+from regard.distributed.plan import Part
 from regard.distributed.shards import Share
-from regard.distributed.transfers import Transfer
+from regard.distributed.transfers import Arrival, Transfer
 from regard.engines import Gradients, Wanted
 from regard.online_softmax import Normalizer, State
 from regard.problem import Problem
@@ -21,12 +22,12 @@ def forward(share: Share) -> tuple[Tensor, Tensor, Normalizer]:
     """The local queries' output `[B, Hq, n, Ev]`, logsumexp and normalizer, over all ranks' keys."""
     problem = share.problem
     assert problem.value is not None
-    transfer = share.transfer(problem.key, problem.value)
+    transfer = share.transfer([problem.key, problem.value])
     if transfer.at_once:
         parts = [
             share.engine.forward(block(problem, run, part.columns, key, value))
             for arrival in transfer.arrivals()
-            for part, key, value in arrival.segments
+            for part, (key, value) in arrival.segments
             for run in share.runs
         ]
         output, normalizer = _joined([(output, normalizer) for output, _, normalizer in parts])
@@ -42,9 +43,13 @@ def backward(
     grad_output: Tensor,
     grad_logsumexp: Tensor | None,
     wanted: Wanted,
+    grad_entropy: Tensor | None = None,
 ) -> Gradients:
     """Gradients in the computing dtype: of the local query, key and value complete, of bias and sinks this
-    rank's share."""
+    rank's share.
+
+    Arguments are as in `engines.HasBackward`; a `grad_output` wider than the inputs is not rounded to them.
+    """
     problem, dtype = share.problem, share.problem.compute_dtype
     assert problem.value is not None
     bias = problem.bias
@@ -55,34 +60,39 @@ def backward(
         bias=None if bias is None else _zeros(bias.parameter, wanted.bias, dtype),
         sink_logits=_zeros(problem.sink_logits, wanted.sink_logits, dtype),
     )
-    transfer = share.transfer(problem.key, problem.value)
+    transfer = share.transfer([problem.key, problem.value])
     returning = wanted.key or wanted.value
-    first = True
-    for arrival in transfer.arrivals():
-        given = []
-        for part, key, value in arrival.segments:
-            sums = [torch.zeros(t.shape, dtype=dtype, device=t.device) for t in (key, value)]
-            for run in share.runs:
-                one = block(problem, run, part.columns, key, value)
-                # A sink's gradient depends on no key: it is taken once, with the first keys there are.
-                here = wanted._replace(sink_logits=wanted.sink_logits and first)
-                if not first and _excluded(one):
-                    continue
-                rows = run.in_shard
-                gradients = share.engine.backward(
-                    one,
-                    output[:, :, rows],
-                    normalizer.select(slice(None), slice(None), rows),
-                    grad_output[:, :, rows],
-                    None if grad_logsumexp is None else grad_logsumexp[:, :, rows],
-                    here,
-                )
-                _add(found, problem, gradients, run, part.columns)
-                for total, gradient in zip(sums, (gradients.key, gradients.value), strict=True):
-                    if gradient is not None:
-                        total += gradient
-            given.append(sums)
-            first = False
+
+    def add_segment(part: Part, tensors: list[Tensor], first: bool) -> list[Tensor]:
+        key, value = tensors
+        sums = [torch.zeros(t.shape, dtype=dtype, device=t.device) for t in tensors]
+        for run in share.runs:
+            one = block(problem, run, part.columns, key, value)
+            # A sink's gradient depends on no key: it is taken once, with the first keys there are.
+            here = wanted._replace(sink_logits=wanted.sink_logits and first)
+            if not first and excluded(one):
+                continue
+            rows = run.in_shard
+            gradients = share.engine.backward(
+                _widened(one, grad_output.dtype),
+                output[:, :, rows],
+                normalizer.select(slice(None), slice(None), rows),
+                grad_output[:, :, rows],
+                None if grad_logsumexp is None else grad_logsumexp[:, :, rows],
+                here,
+                None if grad_entropy is None else grad_entropy[:, :, rows],
+            )
+            _add(found, problem, gradients, run, part.columns)
+            for total, gradient in zip(sums, (gradients.key, gradients.value), strict=True):
+                if gradient is not None:
+                    total += gradient
+        return sums
+
+    for number, arrival in enumerate(transfer.arrivals()):
+        given = [
+            add_segment(part, tensors, first=number == index == 0)
+            for index, (part, tensors) in enumerate(arrival.segments)
+        ]
         if returning:
             transfer.give_back(arrival, given)
     local = transfer.finish() if returning else [None, None]
@@ -101,29 +111,33 @@ def _merged(share: Share, transfer: Transfer) -> tuple[Tensor, Normalizer]:
     shape = problem.batch_size, problem.num_heads
     width = problem.value.shape[-1]
     states = [online_softmax.init((*shape, run.length), width, dtype, problem.device) for run in runs]
-    for arrival in transfer.arrivals():
-        for part, key, value in arrival.segments:
+
+    def absorb_arrival(arrival: Arrival) -> None:
+        for part, (key, value) in arrival.segments:
             for run, state in zip(runs, states, strict=True):
                 one = block(problem, run, part.columns, key, value)
-                if not _excluded(one):
+                if not excluded(one):
                     absorb(state, *_part(share, one))
+
+    for arrival in transfer.arrivals():
+        absorb_arrival(arrival)
     finished = [online_softmax.finish(state, problem.sink_logits) for state in states]
     return _joined([(output.to(problem.dtype), normalizer) for output, normalizer in finished])
 
 
 def _part(share: Share, problem: Problem) -> tuple[Tensor, Normalizer]:
     """A block's output, not yet rounded to the input's dtype, and its normalizer without the sink."""
-    dtype = problem.compute_dtype
-    assert problem.value is not None
-    widened = replace(
-        problem,
-        query=problem.query.to(dtype),
-        key=problem.key.to(dtype),
-        value=problem.value.to(dtype),
-        sink_logits=None,
-    )
-    output, _, normalizer = share.engine.forward(widened)
+    widened = _widened(problem, problem.compute_dtype)
+    output, _, normalizer = share.engine.forward(replace(widened, sink_logits=None))
     return output, normalizer
+
+
+def _widened(problem: Problem, dtype: torch.dtype) -> Problem:
+    """The problem with its tensors in another dtype."""
+    assert problem.value is not None
+    return replace(
+        problem, query=problem.query.to(dtype), key=problem.key.to(dtype), value=problem.value.to(dtype)
+    )
 
 
 def absorb(state: State, output: Tensor, part: Normalizer) -> None:
@@ -135,12 +149,6 @@ def absorb(state: State, output: Tensor, part: Normalizer) -> None:
     state.denominator.mul_(decay).add_(share)
     state.output.mul_(decay.unsqueeze(-1)).add_(share.unsqueeze(-1) * output)
     state.maximum = maximum
-
-
-def _excluded(problem: Problem) -> bool:
-    """Whether the mask leaves nothing of a block."""
-    rows = slice(0, problem.n_queries)
-    return next(problem.sets.tiles(rows, max(1, problem.n_keys)), None) is None
 
 
 def _joined(parts: list[tuple[Tensor, Normalizer]]) -> tuple[Tensor, Normalizer]:

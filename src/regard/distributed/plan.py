@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -111,17 +112,18 @@ def add(local: Sequence[Tensor], part: Part, pieces: Sequence[Tensor]) -> None:
 
 
 def pack(tensors: Sequence[Tensor], rows: Sequence[slice]) -> Tensor:
-    """Some rows of several `[B, H, L, C]` tensors of one dtype as one flat message."""
+    """Some rows of several `[B, H, L, C]` tensors as one flat message, in a dtype that holds them exactly."""
     return torch.cat([tensor[:, :, some].reshape(-1) for tensor in tensors for some in rows])
 
 
 def unpack(
     message: Tensor, like: Sequence[Tensor], parts: Sequence[Part]
 ) -> Iterator[tuple[Part, list[Tensor]]]:
-    """The parts of a message, each with its rows of every tensor; other dimensions are those of `like`."""
+    """The parts of a message, each with its rows of every tensor; all but the rows is as in `like`."""
     shapes = [(*t.shape[:2], part.length, t.shape[3]) for t in like for part in parts]
     pieces = message.split([torch.Size(shape).numel() for shape in shapes])
-    shaped = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    dtypes = [t.dtype for t in like for _ in parts]
+    shaped = [piece.view(shape).to(dtype) for piece, shape, dtype in zip(pieces, shapes, dtypes, strict=True)]
     for index, part in enumerate(parts):
         yield part, shaped[index :: len(parts)]
 
@@ -130,4 +132,5 @@ def room(tensors: Sequence[Tensor], parts: Sequence[Part]) -> Tensor:
     """An empty message for these parts of tensors shaped and typed alike."""
     rows = sum(part.length for part in parts)
     numbers = sum(t.shape[0] * t.shape[1] * t.shape[3] for t in tensors)
-    return tensors[0].new_empty(rows * numbers)
+    dtype = reduce(torch.promote_types, (t.dtype for t in tensors))
+    return torch.empty(rows * numbers, dtype=dtype, device=tensors[0].device)

@@ -1,113 +1,212 @@
-"""What becomes of a statistic when each rank folds its own queries: joined, summed over ranks, or both."""
+"""What becomes of a statistic that ranks fold block by block: added up, ranked, or sent to the keys."""
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.distributed.placement import Run
-from regard.distributed.plan import Plan, give_back
+from regard.distributed.plan import Plan
+from regard.engines import Engine
+from regard.errors import ArgumentTypeError
+from regard.indexing import among
 from regard.online_softmax import Normalizer
 from regard.problem import Problem
-from regard.statistics import AppliedTransposed, Diagonals, Pooled, Received, Statistic
+from regard.products import finite_rows
+from regard.slicing import form
+from regard.statistics import (
+    Applied,
+    AppliedTransposed,
+    Diagonals,
+    Mass,
+    PerRow,
+    Pooled,
+    Received,
+    Statistic,
+    TopKeys,
+)
 
-Folded = Sequence[tuple[Run, Statistic, Normalizer]]
+# The logits of ranked keys are looked up in pieces of about this many.
+_PIECE_LOGITS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A block that is folded: where it lies in the whole matrix, and what it is folded with."""
+
+    run: Run
+    columns: slice
+    problem: Problem
+    normalizer: Normalizer
+    engine: Engine
 
 
 class Question(ABC):
-    """A statistic of the whole matrix, asked of the runs of queries that this rank holds.
+    """A statistic `asked` of the whole matrix, of which this rank sees some blocks; it answers one fold.
 
-    `asked` was made for the whole sequence, and is not folded itself.
+    `whole` has the sizes of the sequence, and nothing in it.
     """
 
-    def __init__(self, asked: Statistic) -> None:
-        self.asked = asked
+    facts: Mapping[str, Any] = MappingProxyType({})
+    """What all ranks must ask alike, or their messages do not fit one another."""
 
-    def of(self, run: Run, whole: Problem) -> Statistic:
-        """The statistic to be folded over the rows of one run; `whole` has the sizes of the sequence."""
+    beside: Sequence[Tensor] = ()
+    """This rank's `[B, H, m, C]` tensors that must travel beside the keys."""
+
+    widths: Sequence[int] = ()
+    """What each key is due: so many numbers in so many tensors, for every head."""
+
+    def __init__(self, asked: Statistic, whole: Problem) -> None:
+        self.asked, self.whole = asked, whole
+
+    def of(self, run: Run, columns: slice, beside: Sequence[Tensor]) -> Statistic:
+        """The statistic to be folded over a block; `beside` is what came with its keys."""
         return copy.copy(self.asked)
 
     @abstractmethod
-    def answer(self, folded: Folded, plan: Plan) -> Any:
-        """This rank's answer, from its folded runs and what other ranks found."""
+    def take(self, block: Block, statistic: Statistic, due: Sequence[Tensor]) -> None:
+        """Take in a folded block, and add to what its keys are due, `[B, Hq, C, width]` each."""
+
+    @abstractmethod
+    def answer(self, plan: Plan, due: Sequence[Tensor]) -> Any:
+        """This rank's answer, from all blocks it has taken in and what all ranks gave its own keys."""
 
 
 class OfQueries(Question):
-    """A number or a few for each query: the runs' answers one after the other."""
+    """Numbers for each query that add up over its keys; the runs' answers lie one after the other."""
 
-    def answer(self, folded: Folded, plan: Plan) -> Tensor | tuple[Tensor, ...]:
-        answers = [statistic.end(normalizer) for _, statistic, normalizer in folded]
-        if isinstance(answers[0], tuple):
-            return tuple(torch.cat(parts, 2) for parts in zip(*answers, strict=True))
-        return torch.cat(answers, 2)  # type: ignore[arg-type]
+    def __init__(self, asked: Statistic, whole: Problem) -> None:
+        super().__init__(asked, whole)
+        self.found: dict[Run, Tensor] = {}
 
+    def take(self, block: Block, statistic: Statistic, due: Sequence[Tensor]) -> None:
+        answer = statistic.end(block.normalizer)
+        assert isinstance(answer, Tensor)
+        known = self.found.get(block.run)
+        self.found[block.run] = answer if known is None else known.add_(answer)
 
-class OfKeys(Question):
-    """Something for each key, summed over all queries: every rank gets the sums of its own keys."""
-
-    @abstractmethod
-    def sums(self, folded: Folded) -> list[Tensor]:
-        """What this rank's queries add, each `[B, Hq, M, C]`."""
-
-    def answer(self, folded: Folded, plan: Plan) -> Tensor:
-        return self.finish(give_back(plan, self.sums(folded)))
-
-    def finish(self, sums: list[Tensor]) -> Tensor:
-        """The answer, `[B, Hq, m, ...]`, from the complete sums of the local keys."""
-        return sums[0]
+    def answer(self, plan: Plan, due: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(self.found.values()), 2)
 
 
-class ReceivedByKeys(OfKeys):
+class MassOfQueries(OfQueries):
+    """`statistics.Mass`, on the block's part of the set."""
+
+    asked: Mass
+
+    def of(self, run: Run, columns: slice, beside: Sequence[Tensor]) -> Statistic:
+        return Mass(self.asked.keys[columns])
+
+
+class AppliedToQueries(OfQueries):
+    """`statistics.Applied`, asked with the local keys' vectors."""
+
+    asked: Applied
+
+    def __init__(self, asked: Applied, whole: Problem) -> None:
+        super().__init__(asked, whole)
+        self.beside = [asked.x]
+        self.facts = {"x": [*asked.x.shape[:2], asked.x.shape[3], str(asked.x.dtype)]}
+
+    def of(self, run: Run, columns: slice, beside: Sequence[Tensor]) -> Statistic:
+        (vectors,) = beside
+        return Applied(vectors, finite_rows(vectors))
+
+
+class TopKeysOfQueries(Question):
+    """`statistics.TopKeys`: what was found before is ranked again with what a block adds."""
+
+    asked: TopKeys
+
+    def __init__(self, asked: Statistic, whole: Problem) -> None:
+        super().__init__(asked, whole)
+        self.found: dict[Run, tuple[Tensor, ...]] = {}
+
+    def take(self, block: Block, statistic: Statistic, due: Sequence[Tensor]) -> None:
+        assert isinstance(statistic, TopKeys)
+        weights, indices = statistic.end(block.normalizer)
+        found: tuple[Tensor, ...] = weights, torch.where(indices < 0, indices, indices + block.columns.start)
+        if block.columns != slice(0, self.whole.n_keys):  # there are others to be ranked with
+            ranked_here = statistic.ranked is None
+            logits = statistic.ranking.result()[0] if ranked_here else _logits(block, indices)
+            found += (logits,)
+        known = self.found.get(block.run)
+        self.found[block.run] = found if known is None else _ranked(known, found, self.asked.k)
+
+    def answer(self, plan: Plan, due: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        weights, indices, *_ = (torch.cat(parts, 2) for parts in zip(*self.found.values(), strict=True))
+        return weights, indices
+
+
+class ReceivedByKeys(Question):
     """`statistics.Received`; for the mean, queries are counted with the weights."""
 
     asked: Received
 
-    def of(self, run: Run, whole: Problem) -> Statistic:
+    def __init__(self, asked: Received, whole: Problem) -> None:
+        super().__init__(asked, whole)
+        self.widths = (1, 1) if asked.mean else (1,)
+        self.facts = {"mean": asked.mean}
+
+    def of(self, run: Run, columns: slice, beside: Sequence[Tensor]) -> Statistic:
         chosen = self.asked.queries
         return Received(None if chosen is None else chosen[run.in_sequence], self.asked.mean)
 
-    def sums(self, folded: Folded) -> list[Tensor]:
-        found = [statistic for _, statistic, _ in folded if isinstance(statistic, Received)]
-        parts = [[s.result for s in found]] + ([[s.counts() for s in found]] if self.asked.mean else [])
-        return [torch.stack(some).sum(0).unsqueeze(-1) for some in parts]
+    def take(self, block: Block, statistic: Statistic, due: Sequence[Tensor]) -> None:
+        assert isinstance(statistic, Received)
+        due[0].add_(statistic.result.unsqueeze(-1))
+        if self.asked.mean:
+            due[1].add_(statistic.counts().unsqueeze(-1))
 
-    def finish(self, sums: list[Tensor]) -> Tensor:
-        received, *counts = (total.squeeze(-1) for total in sums)
+    def answer(self, plan: Plan, due: Sequence[Tensor]) -> Tensor:
+        received, *counts = (total.squeeze(-1) for total in due)
         return received / counts[0].clamp(min=1) if counts else received
 
 
-class AppliedToKeys(OfKeys):
-    """`statistics.AppliedTransposed`, for the local queries' vectors."""
+class AppliedToKeys(Question):
+    """`statistics.AppliedTransposed`, asked with the local queries' vectors."""
 
     asked: AppliedTransposed
 
-    def of(self, run: Run, whole: Problem) -> Statistic:
+    def __init__(self, asked: AppliedTransposed, whole: Problem) -> None:
+        super().__init__(asked, whole)
+        self.widths = (asked.x.shape[-1],)
+        self.facts = {"the channels of x": asked.x.shape[-1]}
+
+    def of(self, run: Run, columns: slice, beside: Sequence[Tensor]) -> Statistic:
         finite = None if self.asked.finite is None else self.asked.finite[:, :, run.in_shard]
         return AppliedTransposed(self.asked.x[:, :, run.in_shard], finite)
 
-    def sums(self, folded: Folded) -> list[Tensor]:
-        return [torch.stack([statistic.result for _, statistic, _ in folded]).sum(0)]
+    def take(self, block: Block, statistic: Statistic, due: Sequence[Tensor]) -> None:
+        due[0].add_(statistic.result)
+
+    def answer(self, plan: Plan, due: Sequence[Tensor]) -> Tensor:
+        return due[0]
 
 
 class OfTheWhole(Question):
-    """Something of the matrix as one: summed over ranks, the same on each."""
+    """Something of the matrix as one: summed over blocks and ranks, the same on each."""
 
-    def answer(self, folded: Folded, plan: Plan) -> Tensor:
-        total = _sum_over_ranks(torch.stack([self.placed(*one[:2], plan) for one in folded]).sum(0), plan)
-        first = copy.copy(folded[0][1])
-        first.result = total
-        answer = first.end(folded[0][2])
-        assert isinstance(answer, Tensor)
-        return answer
+    total: Tensor | None = None
 
-    def placed(self, run: Run, statistic: Statistic, plan: Plan) -> Tensor:
-        """What a run adds, in the shape of the whole."""
-        return statistic.result
+    def take(self, block: Block, statistic: Statistic, due: Sequence[Tensor]) -> None:
+        placed = self.placed(block, statistic)
+        self.total = placed if self.total is None else self.total.add_(placed)
+
+    @abstractmethod
+    def placed(self, block: Block, statistic: Statistic) -> Tensor:
+        """What a block adds, in the shape of the whole, in memory of its own."""
+
+    def answer(self, plan: Plan, due: Sequence[Tensor]) -> Tensor:
+        assert self.total is not None
+        return _sum_over_ranks(self.total, plan)
 
 
 class PooledOverRanks(OfTheWhole):
@@ -115,62 +214,103 @@ class PooledOverRanks(OfTheWhole):
 
     asked: Pooled
 
-    def of(self, run: Run, whole: Problem) -> Statistic:
-        return _PooledRun(self.asked.shape, run, whole)
+    def __init__(self, asked: Pooled, whole: Problem) -> None:
+        super().__init__(asked, whole)
+        self.facts = {"pooled": list(asked.shape)}
+
+    def of(self, run: Run, columns: slice, beside: Sequence[Tensor]) -> Statistic:
+        return _PooledBlock(self.asked.shape, run, columns, self.whole)
+
+    def placed(self, block: Block, statistic: Statistic) -> Tensor:
+        answer = statistic.end(block.normalizer)
+        assert isinstance(answer, Tensor)
+        return answer
 
 
-class _PooledRun(Pooled):
-    """What one run of queries adds to the blocks of the whole."""
+class _PooledBlock(Pooled):
+    """What one block adds to those of the whole."""
 
-    def __init__(self, shape: tuple[int, int], run: Run, whole: Problem) -> None:
+    def __init__(self, shape: tuple[int, int], run: Run, columns: slice, whole: Problem) -> None:
         super().__init__(*shape)
-        self._run, self._whole = run, whole
+        self._run, self._columns, self._whole = run, columns, whole
 
     def begin(self, problem: Problem) -> None:
         super().begin(self._whole)
         self.row_block = self.row_block[self._run.in_sequence]
+        self.column_block = self.column_block[self._columns]
 
 
 class DiagonalsOverRanks(OfTheWhole):
-    """`statistics.Diagonals`, counted from the first query of the whole sequence."""
+    """`statistics.Diagonals`, counted from the first query and the last key of the whole sequence."""
 
-    def __init__(self, asked: Statistic, n_queries: int) -> None:
-        super().__init__(asked)
-        self._n_queries = n_queries
-
-    def placed(self, run: Run, statistic: Statistic, plan: Plan) -> Tensor:
+    def placed(self, block: Block, statistic: Statistic) -> Tensor:
         found = statistic.result
-        if not run.length:  # of no queries there are M − 1 diagonals, and nothing on them
+        if not block.run.length or not block.problem.n_keys:  # there are diagonals, and nothing on them
             found = found[..., :0]
-        length = max(0, self._n_queries + plan.keys.total - 1)
+        length = max(0, self.whole.n_queries + self.whole.n_keys - 1)
         placed = found.new_zeros((*found.shape[:2], length))
-        placed[..., run.start : run.start + found.shape[-1]] = found
+        first = block.run.start + self.whole.n_keys - block.columns.stop
+        placed[..., first : first + found.shape[-1]] = found
         return placed
 
 
-def question(asked: Statistic, n_queries: int) -> Question:
-    """How a statistic made for a whole sequence is asked of shards."""
-    if isinstance(asked, Received):
-        return ReceivedByKeys(asked)
-    if isinstance(asked, AppliedTransposed):
-        return AppliedToKeys(asked)
-    if isinstance(asked, Pooled):
-        return PooledOverRanks(asked)
-    if isinstance(asked, Diagonals):
-        return DiagonalsOverRanks(asked, n_queries)
-    return OfQueries(asked)
+_KINDS: dict[type[Statistic], Callable[[Any, Problem], Question]] = {
+    Mass: MassOfQueries,
+    Applied: AppliedToQueries,
+    TopKeys: TopKeysOfQueries,
+    Received: ReceivedByKeys,
+    AppliedTransposed: AppliedToKeys,
+    Pooled: PooledOverRanks,
+    Diagonals: DiagonalsOverRanks,
+}
+
+
+def question(asked: Statistic, whole: Problem) -> Question:
+    """How a statistic made for a whole sequence is asked of shards; products have the local vectors."""
+    if type(asked) in _KINDS:
+        return _KINDS[type(asked)](asked, whole)
+    if isinstance(asked, PerRow):
+        return OfQueries(asked, whole)
+    raise ArgumentTypeError(
+        "a statistic asked of shards must be one of regard's, or a PerRow, whose answers add up over keys, "
+        f"got a {type(asked).__name__}"
+    )
+
+
+def _logits(block: Block, indices: Tensor) -> Tensor:
+    """The logits of some of a block's keys for each row, `[B, Hq, N, k]`; −∞ for the index −1.
+
+    Keys are ranked by these: where weights are rounded, different logits may have the same.
+    """
+    problem, flat = block.problem, indices.flatten(0, 2)
+    found = torch.empty(flat.shape, dtype=problem.compute_dtype, device=problem.device)
+    every = torch.arange(problem.n_keys)
+    for rows in torch.arange(len(flat)).split(max(1, _PIECE_LOGITS // max(1, problem.n_keys))):
+        if problem.n_keys:
+            logits = form(block.engine, problem, None, among(rows, every))
+            found[rows] = logits.gather(-1, flat[rows].clamp(min=0))
+    return found.view(indices.shape).masked_fill_(indices < 0, -torch.inf)
+
+
+def _ranked(some: tuple[Tensor, ...], others: tuple[Tensor, ...], k: int) -> tuple[Tensor, ...]:
+    """The first k of two rankings (weights, indices, logits): by logit, ties by lower index."""
+    both = tuple(torch.cat(parts, -1) for parts in zip(some, others, strict=True))
+    by_index = both[1].argsort(stable=True)
+    by_logit = both[2].gather(-1, by_index).argsort(stable=True, descending=True)
+    order = by_index.gather(-1, by_logit[..., :k])
+    return tuple(part.gather(-1, order) for part in both)
 
 
 def _sum_over_ranks(tensor: Tensor, plan: Plan) -> Tensor:
-    """The sum in rank order, the same bits on every rank."""
+    """The sum in rank order, the same bits on every rank, which holds one other's part at a time."""
     group, flat = plan.group, tensor.reshape(-1)
     if not flat.numel():
         return tensor
-    arrived = group.post(
-        dict.fromkeys(group.others, flat), {rank: torch.empty_like(flat) for rank in group.others}
-    ).wait()
-    arrived[group.rank] = flat
     total = torch.zeros_like(flat)
     for rank in range(group.size):
-        total += arrived[rank]
+        if rank == group.rank:
+            group.post(dict.fromkeys(group.others, flat), {}).wait()
+            total += flat
+        else:
+            total += group.post({}, {rank: torch.empty_like(flat)}).wait()[rank]
     return total.view_as(tensor)

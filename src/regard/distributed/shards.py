@@ -57,9 +57,9 @@ class Share:
         """The runs of queries that this rank holds."""
         return self.queries.of_rank(self.group.rank)
 
-    def transfer(self, key: Tensor, value: Tensor) -> Transfer:
-        """A new transfer of keys and values, by the method that was chosen."""
-        return (Gather if self.method == "gather" else Ring)(self.plan, key, value)
+    def transfer(self, tensors: Sequence[Tensor]) -> Transfer:
+        """A new transfer of this rank's `[B, H, m, C]` tensors, by the method that was chosen."""
+        return (Gather if self.method == "gather" else Ring)(self.plan, tensors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +165,8 @@ def _facts(problem: Problem, asked: Asked, returning: bool) -> dict[str, Any]:
         "sink_logits": problem.sink_logits is not None,
         "dropout_p": problem.dropout_p,
         "seed": asked.seed,
-        "query_start": _short(_plain(asked.query_start)),
-        "key_start": _short(_plain(asked.key_start)),
+        "query_start": _short(plain(asked.query_start)),
+        "key_start": _short(plain(asked.key_start)),
         "method": asked.method,
         "sharding": asked.sharding,
         "engine": asked.engine,
@@ -236,15 +236,16 @@ def signature(mask: object) -> str:
         return "dense"
     if not isinstance(mask, Mask):
         return str(mask)
-    inner = ", ".join(_plain(getattr(mask, field.name)) for field in fields(mask))  # type: ignore[arg-type]
+    inner = ", ".join(plain(getattr(mask, field.name)) for field in fields(mask))  # type: ignore[arg-type]
     return f"{type(mask).__name__}({inner})"
 
 
-def _plain(value: object) -> str:
+def plain(value: object) -> str:
+    """A value in a few characters, the same on all ranks that hold the same."""
     if isinstance(value, Mask):
         return signature(value)
     if isinstance(value, tuple):
-        return "[" + ", ".join(map(_plain, value)) + "]"
+        return "[" + ", ".join(map(plain, value)) + "]"
     if isinstance(value, Tensor):
         if value.numel() <= 16:
             return str(value.tolist())

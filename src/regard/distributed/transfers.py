@@ -1,4 +1,4 @@
-"""The two ways to bring keys and values to queries: all at once, or one shard after the other."""
+"""The two ways to bring keys, and what belongs to them, to queries: all at once, or shard after shard."""
 
 from __future__ import annotations
 
@@ -20,26 +20,29 @@ GATHER_BYTES = 2**28
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """Keys and values that are here: runs of columns, `[B, Hkv, C, E]` and `[B, Hkv, C, Ev]` each."""
+    """What is here of one rank's keys: runs of columns, each with its `[B, H, C, D]` of every tensor."""
 
     owner: int
-    segments: list[tuple[Part, Tensor, Tensor]]
+    segments: list[tuple[Part, list[Tensor]]]
 
 
 class Transfer(Protocol):
-    """Keys and values arriving, and their gradients going back, once each."""
+    """Tensors of all ranks, `[B, H, m, D]` each, arriving, and sums for their keys going back, once each."""
 
     at_once: bool
     """Whether a single arrival holds all keys as one segment."""
 
     def arrivals(self) -> Iterator[Arrival]:
-        """What this rank needs, its own first; the next is on its way while one is worked on."""
+        """What this rank needs, its own first; the next is on its way while one is worked on.
 
-    def give_back(self, arrival: Arrival, gradients: Sequence[Sequence[Tensor]]) -> None:
-        """Hand over the gradients of an arrival: of each segment, those of its key and its value."""
+        An arrival is to be used before the next is asked for, and nothing of it to be kept.
+        """
+
+    def give_back(self, arrival: Arrival, sums: Sequence[Sequence[Tensor]]) -> None:
+        """Hand over what an arrival's keys are due: of each segment several `[B, H, C, D]` of one dtype."""
 
     def finish(self) -> list[Tensor]:
-        """The gradients of this rank's own key and value, summed over all ranks."""
+        """What this rank's own keys are due, each `[B, H, m, D]`, summed over all ranks."""
 
 
 class Gather:
@@ -47,19 +50,19 @@ class Gather:
 
     at_once = True
 
-    def __init__(self, plan: Plan, key: Tensor, value: Tensor) -> None:
-        self._plan, self._tensors = plan, (key, value)
+    def __init__(self, plan: Plan, tensors: Sequence[Tensor]) -> None:
+        self._plan, self._tensors = plan, tensors
 
     def arrivals(self) -> Iterator[Arrival]:
-        key, value = collect(self._plan, self._tensors)
         everything = slice(0, self._plan.keys.total)
-        yield Arrival(self._plan.group.rank, [(Part(everything, everything), key, value)])
+        whole = collect(self._plan, self._tensors)
+        yield Arrival(self._plan.group.rank, [(Part(everything, everything), whole)])
 
-    def give_back(self, arrival: Arrival, gradients: Sequence[Sequence[Tensor]]) -> None:
-        self._gradients = gradients[0]
+    def give_back(self, arrival: Arrival, sums: Sequence[Sequence[Tensor]]) -> None:
+        self._sums = sums[0]
 
     def finish(self) -> list[Tensor]:
-        return give_back(self._plan, self._gradients)
+        return give_back(self._plan, self._sums)
 
 
 class Ring:
@@ -70,38 +73,38 @@ class Ring:
 
     at_once = False
 
-    def __init__(self, plan: Plan, key: Tensor, value: Tensor) -> None:
-        self._plan, self._tensors = plan, (key, value)
+    def __init__(self, plan: Plan, tensors: Sequence[Tensor]) -> None:
+        self._plan, self._tensors = plan, tensors
         self._returning: tuple[int, Messages] | None = None
         self._sums: list[Tensor] = []
 
     def arrivals(self) -> Iterator[Arrival]:
-        coming = self._fetch(1)
-        own = [(part, *(t[:, :, part.in_shard] for t in self._tensors)) for part in self._plan.own()]
-        yield Arrival(self._plan.group.rank, own)  # type: ignore[arg-type]
+        coming = [self._fetch(1)]
+        own = [(part, [t[:, :, part.in_shard] for t in self._tensors]) for part in self._plan.own()]
+        yield Arrival(self._plan.group.rank, own)
         for step in range(1, self._plan.group.size):
-            later = self._fetch(step + 1)
             owner = self._before(step)
-            message = coming.wait().get(owner)
+            message = coming.pop().wait().get(owner)
+            # Room for the next is made only now that the one before this is gone.
+            coming.append(self._fetch(step + 1))
             parts = self._plan.parts(self._plan.group.rank, owner)
-            held = [] if message is None else list(unpack(message, self._tensors, parts))
-            yield Arrival(owner, [(part, key, value) for part, (key, value) in held])
-            coming = later
+            segments = [] if message is None else list(unpack(message, self._tensors, parts))
+            del message
+            yield Arrival(owner, segments)
+            segments.clear()  # whoever still holds the arrival holds no keys
 
-    def give_back(self, arrival: Arrival, gradients: Sequence[Sequence[Tensor]]) -> None:
+    def give_back(self, arrival: Arrival, sums: Sequence[Sequence[Tensor]]) -> None:
         plan = self._plan
         if arrival.owner == plan.group.rank:
-            self._sums = [
-                torch.zeros(t.shape, dtype=g.dtype, device=t.device)
-                for t, g in zip(self._tensors, gradients[0], strict=True)
-            ]
-            for (part, *_), pieces in zip(arrival.segments, gradients, strict=True):
+            length = plan.keys.length_of(plan.group.rank)
+            self._sums = [t.new_zeros((*t.shape[:2], length, t.shape[3])) for t in sums[0]]
+            for (part, _), pieces in zip(arrival.segments, sums, strict=True):
                 add(self._sums, part, pieces)
             return
         self._take_returned()
         step = (plan.group.rank - arrival.owner) % plan.group.size
-        reader = (plan.group.rank + step) % plan.group.size
-        each = list(zip(*gradients, strict=True))
+        reader = self._after(step)
+        each = list(zip(*sums, strict=True))
         sends = {arrival.owner: _flat(each)} if each else {}
         asked = plan.parts(reader, plan.group.rank)
         receives = {reader: room(self._sums, asked)} if asked else {}

@@ -13,27 +13,32 @@ from regard import asking
 from regard import statistics as questions
 from regard.asking import Keys
 from regard.compiling import outside_graphs
+from regard.distributed import folding
 from regard.distributed.agreement import agree
-from regard.distributed.blocks import block
 from regard.distributed.failures import attempt
-from regard.distributed.plan import collect
-from regard.distributed.questions import question
-from regard.distributed.shards import Share
+from regard.distributed.questions import Question, question
+from regard.distributed.shards import Share, plain
+from regard.distributed.statistic_gradients import with_gradient
 from regard.errors import ArgumentError, ArgumentTypeError, StaleWeightsError
+from regard.gradients import detached, inputs_of
+from regard.indexing import Selection, select
 from regard.online_softmax import Normalizer
 from regard.problem import Problem
 from regard.products import finite_rows
+from regard.slicing import checked
+from regard.statistic_gradients import DIFFERENTIABLE
 from regard.statistics import Statistic
 from regard.versions import version_of
-from regard.weights import MAX_BYTES, AttentionWeights
+from regard.weights import MAX_BYTES
 
 
 class ShardedWeights:
     """The exact weights P of one distributed call: this rank's rows over all keys, `[..., Hq, n, M]`.
 
     It keeps what the rank itself brought, queries, keys and each row's normalizer; keys of other ranks are
-    fetched for a question, those that the mask lets it see, and dropped again. So **every rank of the group
-    must ask the same question together**; only `logsumexp`, `max_logit` and `max_weight` need nobody.
+    fetched for a question, those that the mask lets it see, by the method of the call, and dropped again. So
+    **every rank of the group must ask the same question together**; only `logsumexp`, `max_logit` and
+    `max_weight` need nobody. `entropy`, `mass` and `logsumexp` carry gradients, if every rank calls backward.
     Answers for queries are for the local ones, answers for keys for the local ones, summed over the queries
     of all ranks; `pooled` and `diagonals` are of the whole matrix, the same on every rank. Sets of queries or
     keys, and key indices, count in the whole sequence. In all else as `AttentionWeights`.
@@ -43,7 +48,10 @@ class ShardedWeights:
     """
 
     def __init__(self, share: Share, normalizer: Normalizer, logsumexp: Tensor) -> None:
-        self._share = share
+        problem = replace(share.problem, value=None, dropout_p=0.0)
+        self._share = share = replace(share, problem=detached(problem))
+        # What answers with gradients hang on in the graph: None where there is none.
+        self._inputs = inputs_of(problem) if logsumexp.requires_grad else None
         self._normalizer = normalizer
         self._logsumexp = logsumexp
         self._versions = [(name, t, version_of(t)) for name, t in _kept(share.problem)]
@@ -80,6 +88,12 @@ class ShardedWeights:
         place = f"rank={group.rank} of {group.size}"
         return f"ShardedWeights(shape={tuple(self.shape)}, dtype={self.dtype}, {place})"
 
+    def detach(self) -> ShardedWeights:
+        """The same weights, whose answers carry no gradients and hold on to no graph; asks nobody."""
+        if not self._logsumexp.requires_grad:
+            return self
+        return ShardedWeights(self._share, self._normalizer, self._logsumexp.detach())
+
     @property
     def logsumexp(self) -> Tensor:
         """Natural log of each local row's denominator, `[..., Hq, n]`. Carries gradients."""
@@ -95,18 +109,21 @@ class ShardedWeights:
 
     def __getitem__(self, index: Any) -> Tensor:
         """Exact weights of a slice of the local rows over all keys; ranks may ask for different slices."""
-        return self._local("rows of the weights")[index]
+        return self._rows(index, MAX_BYTES, weights=True)
 
     def to_dense(self, max_bytes: int = MAX_BYTES) -> Tensor:
-        """This rank's rows, `[..., Hq, n, M]`, or `TooLargeError` with its size if over `max_bytes`."""
-        return self._local("rows of the weights").to_dense(max_bytes)
+        """This rank's rows, `[..., Hq, n, M]`, or `TooLargeError` with its size if over `max_bytes`.
+
+        What one rank refuses, all refuse.
+        """
+        return self._rows(..., max_bytes, weights=True)
 
     def logits(self, *index: Any, max_bytes: int = MAX_BYTES) -> Tensor:
         """The logits of a slice of the local rows over all keys, −inf where masked."""
-        return self._local("rows of the weights").logits(*index, max_bytes=max_bytes)
+        return self._rows(index or ..., max_bytes, weights=False)
 
     def entropy(self) -> Tensor:
-        """−Σⱼ Pᵢⱼ log Pᵢⱼ over all keys, in nats, `[..., Hq, n]`."""
+        """−Σⱼ Pᵢⱼ log Pᵢⱼ over all keys, in nats, `[..., Hq, n]`. Carries gradients."""
         return self._one("entropy", questions.Entropy)
 
     def distance(self) -> Tensor:
@@ -130,7 +147,10 @@ class ShardedWeights:
         return self._one("received", lambda: asking.received(queries, mean, self._sizes()))
 
     def mass(self, keys: Keys) -> Tensor:
-        """Σ of Pᵢⱼ over a set of keys of the whole sequence, `[..., Hq, n]`."""
+        """Σ of Pᵢⱼ over a set of keys of the whole sequence, `[..., Hq, n]`. Carries gradients.
+
+        Where it does, all ranks must ask for the same keys.
+        """
         return self._one("mass", lambda: asking.mass(keys, self._sizes()))
 
     def pooled(self, rows: int, cols: int) -> Tensor:
@@ -145,7 +165,7 @@ class ShardedWeights:
         mass: Keys | None = None,
         received: Keys | None = None,
     ) -> dict[str, Any]:
-        """Several answers from one fetch of keys and one pass; see `AttentionWeights.statistics`."""
+        """Several answers from one pass over everybody's keys; see `AttentionWeights.statistics`."""
 
         def build() -> dict[str, Statistic]:
             sizes = self._sizes()
@@ -176,16 +196,14 @@ class ShardedWeights:
         if not isinstance(x, Tensor):
             return NotImplemented
         problem = self._share.problem
-        heads = (problem.num_heads, problem.num_key_heads, 1)
-        vectors, error = attempt(lambda: self._vectors(x, problem.n_keys, heads))
-        channels = None if vectors is None else list(vectors.shape)
-        said = {"x": None if channels is None else [*channels[:2], channels[3], str(x.dtype)]}
-        agree(self._share.group, "the x of w @ x", said, error)
-        assert vectors is not None
-        if vectors.shape[1] == 1:
-            vectors = vectors.expand(-1, problem.num_key_heads, -1, -1)
-        (whole,) = collect(self._share.plan, [vectors])
-        return self._one("w @ x", lambda: questions.Applied(whole, finite_rows(whole))).to(x.dtype)
+
+        def build() -> Statistic:
+            vectors = self._vectors(x, problem.n_keys, (problem.num_heads, problem.num_key_heads, 1))
+            if vectors.shape[1] == 1:
+                vectors = vectors.expand(-1, problem.num_key_heads, -1, -1)
+            return questions.Applied(vectors, None)
+
+        return self._one("w @ x", build).to(x.dtype)
 
     @property
     def mT(self) -> TransposedShardedWeights:  # noqa: N802 (torch's name)
@@ -200,7 +218,7 @@ class ShardedWeights:
             vectors = vectors.expand(-1, problem.num_heads, -1, -1)
             return questions.AppliedTransposed(vectors, finite_rows(vectors))
 
-        return self._one(f"w.mT @ x of {x.shape[-1] if x.dim() else 0} channels", build).to(x.dtype)
+        return self._one("w.mT @ x", build).to(x.dtype)
 
     def _vectors(self, x: Tensor, length: int, head_counts: tuple[int, ...]) -> Tensor:
         """The right-hand side of a product as `[B, heads, length, C]`."""
@@ -236,30 +254,33 @@ class ShardedWeights:
             key=nothing(problem.key, share.plan.keys.total),
         )
 
-    def _with_all_keys(self, topic: str, error: Exception | None) -> Problem:
-        """The local rows' problem with the keys they may attend, once all ranks ask the same."""
-        share = self._share
-        error = error or attempt(self._check_versions)[1]
-        agree(share.group, f"{topic} (of call {share.number})", {}, error)
-        (key,) = collect(share.plan, [share.problem.key])
-        return replace(share.problem, key=key)
+    def _agree(self, topic: str, facts: dict[str, Any], error: Exception | None) -> None:
+        """Go on only if all ranks ask the same, and none of them came with an error."""
+        agree(self._share.group, f"{topic} (of call {self._share.number})", facts, error)
 
-    def _check_versions(self) -> None:
+    def _check_versions(self, gradients: bool = False) -> None:
         for name, tensor, version in self._versions:
+            if name == "sink_logits" and not gradients:  # their share is in the denominators
+                continue
             if version is not None and version_of(tensor) != version:
                 raise StaleWeightsError(
                     f"the `{name}` that these weights are computed from was changed in place since: ask "
                     "before changing it, or pass a clone"
                 )
 
+    @outside_graphs
     @torch.no_grad()
-    def _local(self, topic: str) -> AttentionWeights:
-        """This rank's rows over all keys, as weights of their own."""
-        share = self._share
-        problem = self._with_all_keys(topic, None)
-        return AttentionWeights(
-            problem, share.engine, self._normalizer, share.layout, self._logsumexp.detach()
-        )
+    def _rows(self, index: Any, max_bytes: int, weights: bool) -> Tensor:
+        """This rank's selection of rows."""
+
+        def build() -> Selection:
+            self._check_versions()
+            return checked(select(index, tuple(self.shape)), self.dtype, max_bytes)
+
+        selection, error = attempt(build)
+        self._agree("rows of the weights", {}, error)
+        assert selection is not None
+        return folding.rows(self._share, self._normalizer if weights else None, selection)
 
     def _one(self, topic: str, build: Callable[[], Statistic]) -> Tensor:
         answer = self._fold(topic, lambda: [build()])[0]
@@ -267,28 +288,29 @@ class ShardedWeights:
         return answer
 
     @outside_graphs
-    @torch.no_grad()
-    def _fold(self, topic: str, build: Callable[[], Sequence[Statistic]]) -> list[Any]:
-        share = self._share
-        asked, error = attempt(build)
-        problem = self._with_all_keys(topic, error)
-        assert asked is not None
-        if not asked:
-            return []
-        whole = self._sizes()
-        each = [question(statistic, share.queries.total) for statistic in asked]
-        every = slice(0, share.plan.keys.total)
-        folded = []
-        for run in share.runs:
-            normalizer = self._normalizer.select(slice(None), slice(None), run.in_shard)
-            statistics = [one.of(run, whole) for one in each]
-            share.engine.fold(block(problem, run, every, problem.key, None), normalizer, statistics)
-            folded.append((run, statistics, normalizer))
-        answers = [
-            one.answer([(run, found[i], normalizer) for run, found, normalizer in folded], share.plan)
-            for i, one in enumerate(each)
-        ]
-        restore = share.layout.restore
+    def _fold(self, topic: str, statistics: Callable[[], Sequence[Statistic]]) -> list[Any]:
+        inputs = self._inputs if torch.is_grad_enabled() else None
+
+        def build() -> list[Question]:
+            asked = statistics()
+            self._check_versions(
+                gradients=inputs is not None and any(isinstance(one, DIFFERENTIABLE) for one in asked)
+            )
+            whole = self._sizes()
+            return [question(statistic, whole) for statistic in asked]
+
+        with torch.no_grad():
+            asked, error = attempt(build)
+            self._agree(topic, _facts(asked or [], inputs is not None), error)
+            answers = folding.fold(self._share, self._normalizer, asked) if asked else []
+        if inputs is not None:
+            answers = [
+                with_gradient(self._share, self._normalizer, inputs, one.asked, answer)
+                if isinstance(one.asked, DIFFERENTIABLE)
+                else answer
+                for one, answer in zip(asked or [], answers, strict=True)
+            ]
+        restore = self._share.layout.restore
         return [tuple(map(restore, a)) if isinstance(a, tuple) else restore(a) for a in answers]
 
 
@@ -306,4 +328,19 @@ class TransposedShardedWeights:
 def _kept(problem: Problem) -> list[tuple[str, Tensor]]:
     kept = {"query": problem.query, "key": problem.key, "mask": problem.sets.dense}
     kept["bias"] = None if problem.bias is None else problem.bias.parameter
+    kept["sink_logits"] = problem.sink_logits
     return [(name, tensor) for name, tensor in kept.items() if tensor is not None]
+
+
+def _facts(asked: Sequence[Question], with_graph: bool) -> dict[str, Any]:
+    """What must be the same on all ranks for these questions, besides their names."""
+    facts = {name: fact for one in asked for name, fact in one.facts.items()}
+    graphs = [one.asked for one in asked if isinstance(one.asked, DIFFERENTIABLE)]
+    if graphs:
+        facts["requires_grad"] = with_graph
+    for statistic in graphs if with_graph else ():
+        if isinstance(
+            statistic, questions.Mass
+        ):  # in the gradient, each rank says which of its own are meant
+            facts["keys"] = plain(statistic.keys)
+    return facts
