@@ -145,6 +145,21 @@ def a_rank_leaves(rank: int, size: int, method: str) -> None:
     torch.testing.assert_close(attend(group=dist.new_group()), attend())
 
 
+def changed_before_the_gradients(rank: int, size: int) -> None:
+    """Autograd refuses a tensor that changed in place on one rank; the others are told, the group works on."""
+    tensors = draw(40)
+    held = [tensor * 1 for tensor in tensors]
+    output = regard.distributed.attention(*held, masks.causal())
+    if rank == size - 1:
+        held[1].add_(1)
+    told = "modified by an inplace operation"
+    with pytest.raises(
+        RuntimeError, match=told if rank == size - 1 else rf"^rank {size - 1} failed: .*{told}"
+    ):
+        output.sum().backward()
+    regard.distributed.attention(*tensors).sum().backward()
+
+
 def ctrl_c(rank: int, size: int) -> str | None:
     """Ctrl-C ends a wait for a silent rank at once, and the others are told who left."""
     group = dist.new_group()

@@ -73,6 +73,10 @@ def test_a_rank_that_leaves_by_an_error(world: Worlds, method: str) -> None:
     world(3).run(checks.a_rank_leaves, method)
 
 
+def test_a_change_in_place_before_the_gradients_is_told_to_all(world: Worlds) -> None:
+    world(3).run(checks.changed_before_the_gradients)
+
+
 def test_ctrl_c_ends_a_wait_and_is_told(world: Worlds) -> None:
     sentences = world(3).run(checks.ctrl_c)
     assert re.match(r"rank 0 left attention: KeyboardInterrupt$", sentences[1]), sentences

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,6 +48,16 @@ def agree(
         for name in facts:
             _same([m["facts"].get(name) for m in heard], ArgumentError, f"`{name}` must agree on all ranks")
     return [message["said"] for message in heard]
+
+
+@contextmanager
+def agreed(
+    group: Group, act: str, facts: Mapping[str, Any] | None = None, own_error: Exception | None = None
+) -> Iterator[None]:
+    """What all ranks do together once they agree; one that leaves it by an error tells the others."""
+    agree(group, act, facts or {}, own_error)
+    with group.together(act):
+        yield
 
 
 def _exchange(group: Group, mine: dict[str, Any]) -> list[dict[str, Any]]:

@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 from regard.biases import Bias
 from regard.compiling import outside_graphs
 from regard.distributed import computing
-from regard.distributed.agreement import agree
+from regard.distributed.agreement import agreed
+from regard.distributed.failures import attempt
 from regard.distributed.groups import ProcessGroups, resolve
 from regard.distributed.shards import Asked, Share, take_share
 from regard.distributed.weights import ShardedWeights
@@ -187,12 +188,13 @@ class _ShardedAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        *inputs, _, output, maximum, shift, denominator = ctx.saved_tensors
-        share = replace(ctx.share, problem=with_inputs(ctx.share.problem, inputs))
-        act = f"the gradients of {share.name}"
-        agree(share.group, act, {})
-        grad_output, grad_logsumexp = gradients[:2]
-        with share.group.together(act):
+        share, grad_output, grad_logsumexp = ctx.share, *gradients[:2]
+        # What was changed in place since is refused here; the other ranks must hear of it.
+        saved, error = attempt(lambda: ctx.saved_tensors)
+        with agreed(share.group, f"the gradients of {share.name}", own_error=error):
+            assert saved is not None
+            *inputs, _, output, maximum, shift, denominator = saved
+            share = replace(share, problem=with_inputs(share.problem, inputs))
             found = computing.backward(
                 share,
                 output,

@@ -19,6 +19,9 @@ from regard.errors import ArgumentError, ArgumentTypeError, GroupError
 
 ProcessGroups = dist.ProcessGroup | DeviceMesh | None
 
+# Apart from what the program itself sends; and one that nobody sends with.
+_TAG, _NEVER_SENT = 0x7265, 0x7266
+
 
 @dataclass(frozen=True, eq=False)
 class Group:
@@ -71,7 +74,7 @@ class Group:
         for some in [posted] if at_once else [[one] for one in posted]:
             ranks = [rank for _, rank, _ in some]
             operations = [
-                dist.P2POp(operation, tensor, group=self.process_group, group_peer=rank)
+                dist.P2POp(operation, tensor, group=self.process_group, tag=_TAG, group_peer=rank)
                 for operation, rank, tensor in some
             ]
             try:
@@ -111,7 +114,7 @@ class Group:
         """End all that is under way, here and on the other ranks: what gloo does after a wait too long."""
         for rank in self.others if "cpu" in self.devices else []:
             with suppress(RuntimeError):
-                never = dist.irecv(torch.empty(1), group=self.process_group, group_src=rank)
+                never = dist.irecv(torch.empty(1), group=self.process_group, tag=_NEVER_SENT, group_src=rank)
                 assert never is not None
                 never.wait(timeout=timedelta(milliseconds=1))
 

@@ -47,10 +47,14 @@ class Plan:
         """Everything this rank holds, needed or not."""
         return [Part(run.in_sequence, run.in_shard) for run in self.keys.of_rank(self.group.rank)]
 
-    def keys_sent(self) -> int:
-        """How many keys this rank sends to others in one pass."""
+    def gaps(self) -> list[slice]:
+        """The columns between those that this rank holds or needs."""
         me = self.group.rank
-        return sum(part.length for reader in self.group.others for part in self.parts(reader, me))
+        held = self.own() + [part for owner in self.group.others for part in self.parts(me, owner)]
+        held.sort(key=lambda part: part.columns.start)
+        starts = [0, *(part.columns.stop for part in held)]
+        stops = [*(part.columns.start for part in held), self.keys.total]
+        return [slice(*ends) for ends in zip(starts, stops, strict=True) if ends[0] < ends[1]]
 
 
 def fetch(plan: Plan, tensors: Sequence[Tensor], readers: Sequence[int], owners: Sequence[int]) -> Messages:
@@ -70,10 +74,13 @@ def collect(plan: Plan, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The whole sequence's `[B, H, M, C]` of every rank's `[B, H, m, C]`; 0 where nothing is needed here."""
     others = plan.group.others
     messages = fetch(plan, tensors, others, others)
-    whole = [t.new_zeros((*t.shape[:2], plan.keys.total, t.shape[3])) for t in tensors]
+    whole = [t.new_empty((*t.shape[:2], plan.keys.total, t.shape[3])) for t in tensors]
     for part in plan.own():
         for full, tensor in zip(whole, tensors, strict=True):
             full[:, :, part.columns] = tensor[:, :, part.in_shard]
+    for gap in plan.gaps():
+        for full in whole:
+            full[:, :, gap] = 0
     for owner, message in messages.wait().items():
         for part, pieces in unpack(message, tensors, plan.parts(plan.group.rank, owner)):
             for full, piece in zip(whole, pieces, strict=True):

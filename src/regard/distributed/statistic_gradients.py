@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from regard import statistic_gradients
 from regard.distributed import computing
-from regard.distributed.agreement import agree
+from regard.distributed.agreement import agreed
 from regard.distributed.folding import fold
 from regard.distributed.questions import question
 from regard.distributed.shards import Share
@@ -61,22 +62,24 @@ class _Sharded:
         grad_entropy: Tensor | None = None,
     ) -> Gradients:
         """Those of this rank's tensors, from the answers of all ranks."""
-        share = self._agreed(problem)
-        return computing.backward(
-            share, output, normalizer, grad_output, grad_logsumexp, wanted, grad_entropy
-        )
+        with self._agreed():
+            return computing.backward(
+                self._of(problem), output, normalizer, grad_output, grad_logsumexp, wanted, grad_entropy
+            )
 
     def fold(self, problem: Problem, normalizer: Normalizer, statistics: Sequence[Statistic]) -> None:
         """For one question only, that of the entropy's gradient: what all keys of each row weigh together."""
-        share = self._agreed(problem)
-        (every,) = statistics
-        assert isinstance(every, Mass)
-        keys = every.keys.new_ones(share.plan.keys.total)
-        (every.result,) = fold(share, normalizer, [question(Mass(keys), problem)])
+        with self._agreed():
+            (every,) = statistics
+            assert isinstance(every, Mass)
+            keys = every.keys.new_ones(self.share.plan.keys.total)
+            (every.result,) = fold(self._of(problem), normalizer, [question(Mass(keys), problem)])
 
-    def _agreed(self, problem: Problem) -> Share:
-        """The share with this problem, once all ranks are here; its keys travel in the dtype they came in."""
-        agree(self.share.group, f"the gradients of {self.topic} (of call {self.share.number})", {})
+    def _agreed(self) -> AbstractContextManager[None]:
+        return agreed(self.share.group, f"the gradients of {self.topic} (of call {self.share.number})")
+
+    def _of(self, problem: Problem) -> Share:
+        """The share with this problem; its keys travel in the dtype they came in."""
         dtype = self.share.problem.dtype
         value = None if problem.value is None else problem.value.to(dtype)
         return replace(self.share, problem=replace(problem, key=problem.key.to(dtype), value=value))

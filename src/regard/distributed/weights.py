@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from regard import statistics as questions
 from regard.asking import Keys
 from regard.compiling import outside_graphs
 from regard.distributed import folding
-from regard.distributed.agreement import agree
+from regard.distributed.agreement import agreed
 from regard.distributed.failures import attempt
 from regard.distributed.questions import Question, question
 from regard.distributed.shards import Share, plain
@@ -254,9 +255,11 @@ class ShardedWeights:
             key=nothing(problem.key, share.plan.keys.total),
         )
 
-    def _agree(self, topic: str, facts: dict[str, Any], error: Exception | None) -> None:
-        """Go on only if all ranks ask the same, and none of them came with an error."""
-        agree(self._share.group, f"{topic} (of call {self._share.number})", facts, error)
+    def _agreed(
+        self, topic: str, facts: dict[str, Any], error: Exception | None
+    ) -> AbstractContextManager[None]:
+        """What follows if all ranks ask the same, and none of them came with an error."""
+        return agreed(self._share.group, f"{topic} (of call {self._share.number})", facts, error)
 
     def _check_versions(self, gradients: bool = False) -> None:
         for name, tensor, version in self._versions:
@@ -278,9 +281,9 @@ class ShardedWeights:
             return checked(select(index, tuple(self.shape)), self.dtype, max_bytes)
 
         selection, error = attempt(build)
-        self._agree("rows of the weights", {}, error)
-        assert selection is not None
-        return folding.rows(self._share, self._normalizer if weights else None, selection)
+        with self._agreed("rows of the weights", {}, error):
+            assert selection is not None
+            return folding.rows(self._share, self._normalizer if weights else None, selection)
 
     def _one(self, topic: str, build: Callable[[], Statistic]) -> Tensor:
         answer = self._fold(topic, lambda: [build()])[0]
@@ -301,8 +304,8 @@ class ShardedWeights:
 
         with torch.no_grad():
             asked, error = attempt(build)
-            self._agree(topic, _facts(asked or [], inputs is not None), error)
-            answers = folding.fold(self._share, self._normalizer, asked) if asked else []
+            with self._agreed(topic, _facts(asked or [], inputs is not None), error):
+                answers = folding.fold(self._share, self._normalizer, asked) if asked else []
         if inputs is not None:
             answers = [
                 with_gradient(self._share, self._normalizer, inputs, one.asked, answer)
