@@ -91,7 +91,7 @@ def test_other_engines_name_it_for_second_derivatives(engine: str) -> None:
             gradient.sum().backward()
 
 
-def compare(
+def gradients(
     engine: str,
     dtype: torch.dtype,
     shape: tuple[int, int],
@@ -99,13 +99,13 @@ def compare(
     mask: Any = None,
     kind: str = "none",
     sinks: bool = False,
-    within_budget: bool = False,
+    seed: int = 0,
     **extras: Any,
-) -> None:
-    """The gradients of output, logsumexp, entropy and mass together, in one backward pass."""
-    torch.manual_seed(0)
+) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    """Of output, logsumexp, entropy and mass together, in one backward pass: ours, exact, the textbook's."""
+    torch.manual_seed(seed)
     n_queries, n_keys = shape
-    inputs = make_inputs(*shape, dtype=dtype, requires_grad=True)
+    inputs = make_inputs(*shape, seed=seed, dtype=dtype, requires_grad=True)
     distance = torch.arange(n_keys) - (n_keys - n_queries + torch.arange(n_queries)[:, None])
     bias, parameter, write = draw_bias(kind, distance[None, None], 4, dtype)
     given = inputs._asdict()
@@ -136,12 +136,7 @@ def compare(
     asked = w.statistics("logsumexp", "entropy", mass=KEYS)
     answers = out, asked["logsumexp"], asked["entropy"], asked["mass"]
     ours = torch.autograd.grad(random_sum(*answers), list(given.values()))
-    exact, same = textbook(torch.float64), textbook(dtype)
-    for name, our, true, book in zip(given, ours, exact, same, strict=True):
-        if within_budget:
-            assert_within_budget(our, true, book, factor=3.0, what=f"the gradient of {name}")
-        else:
-            assert_agrees(our, true, what=f"the gradient of {name}")
+    return dict(zip(given, zip(ours, textbook(torch.float64), textbook(dtype), strict=True), strict=True))
 
 
 @everywhere
@@ -151,14 +146,21 @@ def test_one_backward_through_output_logsumexp_entropy_and_mass(kind: str, sinks
     """Under a mask with empty rows, rows of one key, and whole tiles."""
     mask = masks.causal() & masks.documents(lengths=[150, 20]) & ~masks.sinks(3)
     extras = {"softcap": 2.0} if kind in ("none", "relative") else {"scale": -0.7}
-    compare(engine, widest_dtype(engine), (170, 170), mask=mask, kind=kind, sinks=sinks, **extras)
+    found = gradients(engine, widest_dtype(engine), (170, 170), mask=mask, kind=kind, sinks=sinks, **extras)
+    for name, (ours, exact, _) in found.items():
+        assert_agrees(ours, exact, what=f"the gradient of {name}")
 
 
 @everywhere
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", [(17, 17), (33, 300), (300, 65)], ids=str)
 def test_budget(shape: tuple[int, int], dtype: torch.dtype, engine: str) -> None:
-    compare(engine, dtype, shape, mask=masks.streaming(2, 90), sinks=True, within_budget=True)
+    """Several draws judged together: of four sinks, the largest error of one draw is an accident."""
+    mask = masks.streaming(2, 90)
+    draws = [gradients(engine, dtype, shape, mask=mask, sinks=True, seed=seed) for seed in range(4)]
+    for name in draws[0]:
+        ours, exact, book = zip(*(draw[name] for draw in draws), strict=True)
+        assert_within_budget(ours, exact, book, factor=3.0, what=f"the gradient of {name}")
 
 
 @everywhere

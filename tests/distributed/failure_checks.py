@@ -146,7 +146,7 @@ def a_rank_leaves(rank: int, size: int, method: str) -> None:
 
 
 def changed_before_the_gradients(rank: int, size: int) -> None:
-    """Autograd refuses a tensor that changed in place on one rank; the others are told, the group works on."""
+    """Autograd refuses what changed in place on one rank; the others are told, and the group works on."""
     tensors = draw(40)
     held = [tensor * 1 for tensor in tensors]
     output = regard.distributed.attention(*held, masks.causal())
