@@ -66,7 +66,7 @@ double pairs_of(const Problem& p) {
 
 void fold(const BoundProblem& problem, nb::handle shift, nb::handle denominator, int threads, nb::handle entropy,
           nb::handle distance, nb::handle mass, nb::handle mass_keys, nb::handle top_weights, nb::handle top_columns,
-          nb::handle x, nb::handle applied, nb::handle received, nb::handle allowed, nb::handle queries,
+          nb::handle top_logits, nb::handle x, nb::handle applied, nb::handle received, nb::handle allowed, nb::handle queries,
           nb::handle diagonals, nb::handle pooled) {
   const Problem& p = problem.get();
   const std::int64_t b = p.batch, h = p.query_heads, n = p.n_queries, m = p.n_keys;
@@ -79,6 +79,7 @@ void fold(const BoundProblem& problem, nb::handle shift, nb::handle denominator,
   f.top = last_size(top_weights);
   f.top_weights = elements<float>(top_weights, Kind::f32, {b, h, n, f.top}, "top_weights");
   f.top_columns = elements<std::int64_t>(top_columns, Kind::i64, {b, h, n, f.top}, "top_columns");
+  f.top_logits = elements<float>(top_logits, Kind::f32, {b, h, n, f.top}, "top_logits");
   if (!x.is_none()) {
     const View view = view_of(x);
     f.x_of_query_heads = view.ndim == 4 && view.shape[1] == h;
@@ -157,7 +158,7 @@ void bind_fold(nb::module_& m) {
   m.def("fold", fold, "problem"_a, "shift"_a, "denominator"_a, "threads"_a, nb::kw_only(),
         "entropy"_a.none() = nb::none(), "distance"_a.none() = nb::none(), "mass"_a.none() = nb::none(),
         "mass_keys"_a.none() = nb::none(), "top_weights"_a.none() = nb::none(), "top_columns"_a.none() = nb::none(),
-        "x"_a.none() = nb::none(), "applied"_a.none() = nb::none(), "received"_a.none() = nb::none(),
+        "top_logits"_a.none() = nb::none(), "x"_a.none() = nb::none(), "applied"_a.none() = nb::none(), "received"_a.none() = nb::none(),
         "allowed"_a.none() = nb::none(), "queries"_a.none() = nb::none(), "diagonals"_a.none() = nb::none(),
         "pooled"_a.none() = nb::none());
   m.def("fold_transposed", fold_transposed, "problem"_a, "shift"_a, "denominator"_a, "x"_a, "result"_a, "threads"_a);

@@ -28,10 +28,12 @@ struct Fold {
   float *entropy = nullptr, *distance = nullptr, *mass = nullptr;
   const std::uint8_t* mass_keys = nullptr;  // bool `[n_keys]`: the keys whose weights make up the mass
 
-  // The `top` largest logits of each query, `[batch, query_heads, n_queries, top]`: their weights and columns.
+  // The `top` largest logits of each query, `[batch, query_heads, n_queries, top]`: their weights and columns, and
+  // themselves where they are asked for.
   std::int64_t top = 0;
   float* top_weights = nullptr;
   std::int64_t* top_columns = nullptr;
+  float* top_logits = nullptr;
 
   // P x for `x` `[batch, query_heads or key_heads, n_keys, x_dim]`: `[batch, query_heads, n_queries, x_dim]`.
   Tensor x;

@@ -10,6 +10,7 @@ import dense_statistics as of_dense
 import regard
 from engine_cases import everywhere
 from regard import biases, masks
+from regard.statistics import TopKeys
 from regard.testing import (
     Textbook,
     assert_agrees,
@@ -175,6 +176,10 @@ def test_top_keys_in_float32_are_those_of_its_own_logits(k: int, dtype: torch.dt
         expected_weights, expected = of_dense.top_keys(w.to_dense(), w.logits(...), k)
         assert_same_bits(indices, expected)
         assert_same_bits(weights, expected_weights)
+        with_logits = TopKeys(k, with_logits=True)
+        w._engine.fold(w._problem, w._normalizer, [with_logits])
+        of_found = w.logits(...).gather(-1, expected.clamp(min=0)).masked_fill(expected < 0, -torch.inf)
+        assert torch.equal(with_logits.logits(), of_found)
 
 
 @everywhere

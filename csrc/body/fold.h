@@ -176,7 +176,8 @@ inline void end_fold_group(const Pass& pass, FoldGroup& group, i64 row_base) {
     if (f.mass) f.mass[at] = group.mass[lane];
     if (!f.top) continue;
     const Given row(f.normalizer.shift[at], f.normalizer.denominator[at]);
-    end_top(group.top, lane, row, f.top_weights + at * f.top, f.top_columns + at * f.top);
+    end_top(group.top, lane, row, f.top_weights + at * f.top, f.top_columns + at * f.top,
+            f.top_logits ? f.top_logits + at * f.top : nullptr);
   }
   if (f.applied) end_applied(pass, g, f.applied + row_base * f.x_dim);
 }

@@ -147,8 +147,8 @@ __attribute__((noinline)) void rank(Top& t, i64 lanes, i64 first, i64 n, const f
   }
 }
 
-/// One row's answer: weights and columns, 0 and -1 where fewer may be attended.
-inline void end_top(Top& t, int lane, const Given& row, float* weights, i64* columns) {
+/// One row's answer: weights, columns and, unless null, logits; 0, -1 and -inf where fewer may be attended.
+inline void end_top(Top& t, int lane, const Given& row, float* weights, i64* columns, float* ranked) {
   if (t.count) {
     regard::keep_largest(t.packed + lane * t.room, t.count[lane], t.k, true);
     t.count[lane] = (i32)min((i64)t.count[lane], t.k);
@@ -173,6 +173,8 @@ inline void end_top(Top& t, int lane, const Given& row, float* weights, i64* col
     }
     store(found, row.weights(load(logits)));
     for (i64 i = 0; i < n; i++) weights[first + i] = found[i];
+    if (!ranked) continue;
+    for (i64 i = 0; i < n; i++) ranked[first + i] = logits[i];
   }
 }
 

@@ -76,6 +76,7 @@ def fold(
     mass_keys: Tensor | None = None,
     top_weights: Tensor | None = None,
     top_columns: Tensor | None = None,
+    top_logits: Tensor | None = None,
     x: Tensor | None = None,
     applied: Tensor | None = None,
     received: Tensor | None = None,

@@ -161,13 +161,15 @@ class Received(Statistic):
 class TopKeys(Statistic):
     """The k largest logits of each row, ties by lower index: (weights, key indices), `[B, Hq, N, k]`.
 
-    An engine that ranks by itself, and shows no tiles, leaves the answer in `ranked`.
+    An engine that ranks by itself, and shows no tiles, leaves the answer in `ranked`: weights, indices and,
+    if they are wanted (`with_logits`), logits.
     """
 
-    ranked: tuple[Tensor, Tensor] | None = None
+    ranked: tuple[Tensor, Tensor, Tensor | None] | None = None
 
-    def __init__(self, k: int) -> None:
+    def __init__(self, k: int, with_logits: bool = False) -> None:
         self.k = k
+        self.with_logits = with_logits
 
     def begin(self, problem: Problem) -> None:
         shape = problem.batch_size, problem.num_heads, problem.n_queries
@@ -178,9 +180,15 @@ class TopKeys(Statistic):
 
     def end(self, normalizer: Normalizer) -> tuple[Tensor, Tensor]:
         if self.ranked is not None:
-            return self.ranked
+            return self.ranked[:2]
         logits, indices = self.ranking.result()
         return normalizer.weights(logits), indices
+
+    def logits(self) -> Tensor:
+        """The logits that were ranked, `[B, Hq, N, k]`, −∞ where fewer keys are allowed; asked for before."""
+        logits = self.ranking.result()[0] if self.ranked is None else self.ranked[2]
+        assert logits is not None
+        return logits
 
 
 class Diagonals(Statistic):

@@ -36,7 +36,7 @@ def fold(share: Share, normalizer: Normalizer, asked: Sequence[Question]) -> lis
         key, *beside = tensors
         due = [[_nothing(share, part.length, width) for width in one.widths] for one in asked]
         for run, some in runs:
-            shown = Block(run, part.columns, block(problem, run, part.columns, key, None), some, share.engine)
+            shown = Block(run, part.columns, block(problem, run, part.columns, key, None), some)
             # What is folded first makes room for the answers: it may add nothing to them.
             if not first and excluded(shown.problem):
                 continue

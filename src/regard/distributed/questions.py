@@ -14,13 +14,10 @@ from torch import Tensor
 
 from regard.distributed.placement import Run
 from regard.distributed.plan import Plan
-from regard.engines import Engine
 from regard.errors import ArgumentTypeError
-from regard.indexing import among
 from regard.online_softmax import Normalizer
 from regard.problem import Problem
 from regard.products import finite_rows
-from regard.slicing import form
 from regard.statistics import (
     Applied,
     AppliedTransposed,
@@ -33,8 +30,8 @@ from regard.statistics import (
     TopKeys,
 )
 
-# The logits of ranked keys are looked up in pieces of about this many.
-_PIECE_LOGITS = 1 << 20
+# Weights, indices and logits of the first keys of each row.
+_Ranking = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +42,6 @@ class Block:
     columns: slice
     problem: Problem
     normalizer: Normalizer
-    engine: Engine
 
 
 class Question(ABC):
@@ -127,16 +123,17 @@ class TopKeysOfQueries(Question):
 
     def __init__(self, asked: Statistic, whole: Problem) -> None:
         super().__init__(asked, whole)
-        self.found: dict[Run, tuple[Tensor, ...]] = {}
+        self.found: dict[Run, _Ranking] = {}
+
+    def of(self, run: Run, columns: slice, beside: Sequence[Tensor]) -> Statistic:
+        # Ranked again by logit: where weights are rounded, different logits may have the same.
+        return TopKeys(self.asked.k, with_logits=True)
 
     def take(self, block: Block, statistic: Statistic, due: Sequence[Tensor]) -> None:
         assert isinstance(statistic, TopKeys)
         weights, indices = statistic.end(block.normalizer)
-        found: tuple[Tensor, ...] = weights, torch.where(indices < 0, indices, indices + block.columns.start)
-        if block.columns != slice(0, self.whole.n_keys):  # there are others to be ranked with
-            ranked_here = statistic.ranked is None
-            logits = statistic.ranking.result()[0] if ranked_here else _logits(block, indices)
-            found += (logits,)
+        indices = torch.where(indices < 0, indices, indices + block.columns.start)
+        found = weights, indices, statistic.logits()
         known = self.found.get(block.run)
         self.found[block.run] = found if known is None else _ranked(known, found, self.asked.k)
 
@@ -277,28 +274,13 @@ def question(asked: Statistic, whole: Problem) -> Question:
     )
 
 
-def _logits(block: Block, indices: Tensor) -> Tensor:
-    """The logits of some of a block's keys for each row, `[B, Hq, N, k]`; −∞ for the index −1.
-
-    Keys are ranked by these: where weights are rounded, different logits may have the same.
-    """
-    problem, flat = block.problem, indices.flatten(0, 2)
-    found = torch.empty(flat.shape, dtype=problem.compute_dtype, device=problem.device)
-    every = torch.arange(problem.n_keys)
-    for rows in torch.arange(len(flat)).split(max(1, _PIECE_LOGITS // max(1, problem.n_keys))):
-        if problem.n_keys:
-            logits = form(block.engine, problem, None, among(rows, every))
-            found[rows] = logits.gather(-1, flat[rows].clamp(min=0))
-    return found.view(indices.shape).masked_fill_(indices < 0, -torch.inf)
-
-
-def _ranked(some: tuple[Tensor, ...], others: tuple[Tensor, ...], k: int) -> tuple[Tensor, ...]:
+def _ranked(some: _Ranking, others: _Ranking, k: int) -> _Ranking:
     """The first k of two rankings (weights, indices, logits): by logit, ties by lower index."""
-    both = tuple(torch.cat(parts, -1) for parts in zip(some, others, strict=True))
-    by_index = both[1].argsort(stable=True)
-    by_logit = both[2].gather(-1, by_index).argsort(stable=True, descending=True)
+    weights, indices, logits = (torch.cat(parts, -1) for parts in zip(some, others, strict=True))
+    by_index = indices.argsort(stable=True)
+    by_logit = logits.gather(-1, by_index).argsort(stable=True, descending=True)
     order = by_index.gather(-1, by_logit[..., :k])
-    return tuple(part.gather(-1, order) for part in both)
+    return weights.gather(-1, order), indices.gather(-1, order), logits.gather(-1, order)
 
 
 def _sum_over_ranks(tensor: Tensor, plan: Plan) -> Tensor:

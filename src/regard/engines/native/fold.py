@@ -135,8 +135,9 @@ def _top_keys(statistic: TopKeys, problem: Problem) -> dict[str, Tensor | None]:
     shape = problem.batch_size, problem.num_heads, problem.n_queries, statistic.k
     weights = torch.zeros(shape, dtype=torch.float32, device="cpu")
     indices = torch.full(shape, -1, dtype=torch.int64, device="cpu")
-    statistic.ranked = weights, indices
-    return {"top_weights": weights, "top_columns": indices}
+    logits = torch.empty_like(weights) if statistic.with_logits else None
+    statistic.ranked = weights, indices, logits
+    return {"top_weights": weights, "top_columns": indices, "top_logits": logits}
 
 
 def _applied(statistic: Applied, problem: Problem) -> dict[str, Tensor | None]:
