@@ -24,7 +24,9 @@ COLOURS = {
 }
 OTHER = "another way"
 # Answers whose contenders are lengths or numbers of processes, or that have none but a limit.
-APART = {"long_window", "distributed", "memory_growth", "zooming"}
+APART = {"long_window", "distributed", "sharding_growth", "memory_growth", "zooming"}
+# Numbers of ranks, in a picture of their growth.
+OF_RANKS = {2: "#c2410c", 4: "#1d4ed8"}
 # Answers where the share of the ceiling says how good the kernel is, not how small the work.
 LIMITED = {"dense", "causal", "half_precision", "decode", "exact_rows"}
 
@@ -44,13 +46,22 @@ def write(content: dict, file: Path) -> Path | None:
     lengths = next(
         (a["rows"][0]["seconds"] for a in content["answers"] if a["question"] == "long_window"), {}
     )
-    if not compared:
+    points = [
+        point
+        for answer in content["answers"]
+        if answer["question"] == "sharding_growth"
+        for row in answer["rows"]
+        for point in row["points"]
+    ]
+    if not compared and not points:
         return None
     style = {f"{name}.color": INK for name in ("text", "xtick", "ytick")}
     style |= {"font.size": 8, "axes.edgecolor": FAINT, "axes.labelcolor": INK, "axes.titlelocation": "left"}
     with mpl.rc_context(
         {**style, "axes.titlesize": 8.5, "axes.spines.top": False, "axes.spines.right": False}
     ):
+        if not compared:
+            return draw_alone(content, points, file)
         figure = pyplot.figure(figsize=(13, max(4.5, 1.6 + 0.24 * len(compared))), layout="constrained")
         left, right = figure.subfigures(1, 2, width_ratios=(1.5, 1))
         draw_ratios(left.subplots(), compared)
@@ -165,6 +176,83 @@ def draw_lengths(axes: Any, seconds: dict[str, float]) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} ms")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
     axes.set_title("Sliding window of 256: time against the length N", loc="right")
+    axes.legend(frameon=False, fontsize=7)
+
+
+def draw_alone(content: dict, points: list[dict], file: Path) -> Path:
+    """The picture of a run that asked about growth with ranks and compared no libraries: time, and bytes."""
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    draw_growth(left, points)
+    draw_bytes(right, points)
+    figure.suptitle(title(content), fontsize=8, color=INK, x=0.01, ha="left")
+    figure.savefig(file, dpi=150)
+    pyplot.close(figure)
+    return file
+
+
+def draw_growth(axes: Any, points: list[dict]) -> None:
+    """Processor time of the busiest rank against the length: marks are measured, lines are the model's."""
+    alone = sorted({(point["length"], point["alone_seconds"] * 1e3) for point in points})
+    axes.plot(*zip(*alone, strict=True), "o-", color=INK, markersize=4, linewidth=1, label="one process")
+    for ranks, sharding, some in groups(points):
+        style, mark = ("-", "o") if sharding == "balanced" else ("--", "D")
+        lengths = [point["length"] for point in some]
+        axes.plot(
+            lengths, [p["model_seconds"] * 1e3 for p in some], style, color=OF_RANKS[ranks], linewidth=1
+        )
+        axes.scatter(
+            lengths,
+            [p["seconds"] * 1e3 for p in some],
+            s=26,
+            marker=mark,
+            color=OF_RANKS[ranks] if sharding == "balanced" else "white",
+            edgecolors=OF_RANKS[ranks],
+            zorder=3,
+            label=f"{ranks} ranks, {sharding}",
+        )
+    axes.set_title("Processor time of the busiest rank (marks: measured, lines: the model)")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} ms")
+    logarithmic(axes, [length for length, _ in alone])
+
+
+def draw_bytes(axes: Any, points: list[dict]) -> None:
+    """What the busiest rank sends and receives against the length, agreement included."""
+    for ranks, sharding, some in groups(points):
+        style, mark = ("-", "o") if sharding == "balanced" else ("--", "D")
+        axes.plot(
+            [point["length"] for point in some],
+            [point["moved_bytes"] / 2**20 for point in some],
+            style,
+            marker=mark,
+            markersize=4.5,
+            color=OF_RANKS[ranks],
+            markerfacecolor=OF_RANKS[ranks] if sharding == "balanced" else "white",
+            linewidth=1,
+            label=f"{ranks} ranks, {sharding}",
+        )
+    axes.set_title("Bytes that the busiest rank sends and receives")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} MiB")
+    logarithmic(axes, sorted({point["length"] for point in points}))
+
+
+def groups(points: list[dict]) -> list[tuple[int, str, list[dict]]]:
+    """The points of each number of ranks and sharding, by length."""
+    kinds = sorted({(point["ranks"], point["sharding"]) for point in points})
+    by_length = sorted(points, key=lambda point: point["length"])
+    return [
+        (ranks, sharding, [p for p in by_length if (p["ranks"], p["sharding"]) == (ranks, sharding)])
+        for ranks, sharding in kinds
+    ]
+
+
+def logarithmic(axes: Any, lengths: list[int]) -> None:
+    """Both axes by powers, the lengths named."""
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(lengths, [f"N = {length:,}" for length in lengths])
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
     axes.legend(frameon=False, fontsize=7)
 
 

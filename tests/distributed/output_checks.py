@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 from sequences import LENGTH, LENGTHS, MASKS, Both, Call
 
 import regard
+from regard import masks
 from regard.testing import assert_same_bits, assert_within_budget, textbook_attention
 
 
@@ -224,6 +227,34 @@ def checkpointed(rank: int, size: int) -> None:
         grads.append([leaf.grad for leaf in leaves])
     for one, two in zip(*grads, strict=True):
         assert_same_bits(two, one)
+
+
+def training_step(rank: int, size: int, sharding: str, method: str) -> None:
+    """A model on shards: summed over ranks, the gradients of its parameters are those of one process."""
+    from regard.distributed import attention, shard
+
+    torch.manual_seed(0)
+    embed, project, unembed = torch.nn.Embedding(50, 64), torch.nn.Linear(64, 192), torch.nn.Linear(64, 50)
+    parameters = [p for module in (embed, project, unembed) for p in module.parameters()]
+    ids = torch.randint(50, (2, 114))
+
+    def gradients(attend, part):
+        for parameter in parameters:
+            parameter.grad = None
+        mine, targets = part(ids[:, :-1]), part(ids[:, 1:])
+        q, k, v = project(embed(mine)).unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4)
+        logits = unembed(attend(q, k, v, masks.causal()).transpose(1, 2).flatten(2))
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        (loss / 226).backward()
+        return [parameter.grad.clone() for parameter in parameters]
+
+    expected = gradients(regard.attention, lambda t: t)
+    found = gradients(
+        partial(attention, sharding=sharding, method=method), lambda t: shard(t, 1, sharding=sharding)
+    )
+    for mine, theirs in zip(found, expected, strict=True):
+        dist.all_reduce(mine)
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
 def sent_no_further_than_needed(rank: int, size: int, method: str) -> None:

@@ -81,6 +81,13 @@ def test_a_key_that_nobody_attends_changes_nothing(world: Worlds, method: str) -
     world(3).run(checks.isolated, method)
 
 
+@pytest.mark.parametrize(
+    ("size", "sharding", "method"), [(2, "balanced", "gather"), (3, "contiguous", "ring")]
+)
+def test_a_training_step_on_shards(world: Worlds, size: int, sharding: str, method: str) -> None:
+    world(size).run(checks.training_step, sharding, method)
+
+
 @pytest.mark.parametrize("method", ["gather", "ring"])
 def test_results_repeat_bit_for_bit(world: Worlds, method: str) -> None:
     world(4).run(checks.repeats_itself, method)
