@@ -213,8 +213,7 @@ def draw_growth(axes: Any, points: list[dict]) -> None:
             label=f"{ranks} ranks, {sharding}",
         )
     axes.set_title("Processor time of the busiest rank (marks: measured, lines: the model)")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} ms")
-    logarithmic(axes, [length for length, _ in alone])
+    logarithmic(axes, [length for length, _ in alone], "ms")
 
 
 def draw_bytes(axes: Any, points: list[dict]) -> None:
@@ -233,8 +232,7 @@ def draw_bytes(axes: Any, points: list[dict]) -> None:
             label=f"{ranks} ranks, {sharding}",
         )
     axes.set_title("Bytes that the busiest rank sends and receives")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} MiB")
-    logarithmic(axes, sorted({point["length"] for point in points}))
+    logarithmic(axes, sorted({point["length"] for point in points}), "MiB")
 
 
 def groups(points: list[dict]) -> list[tuple[int, str, list[dict]]]:
@@ -247,12 +245,17 @@ def groups(points: list[dict]) -> list[tuple[int, str, list[dict]]]:
     ]
 
 
-def logarithmic(axes: Any, lengths: list[int]) -> None:
+def logarithmic(axes: Any, lengths: list[int], unit: str) -> None:
     """Both axes by powers, the lengths named."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(lengths, [f"N = {length:,}" for length in lengths])
-    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} {unit}")
+    axes.grid(axis="y", color=BAND)
     axes.legend(frameon=False, fontsize=7)
 
 
