@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,35 @@ def bits_of_one_process(rank: int, size: int, sharding: str, dtype: torch.dtype,
         assert_same_bits(both.output, both.expected[:, :, both.rows], what=f"the output under {name}")
         _, mine, theirs = both.gradients()[0]
         assert_same_bits(mine, theirs, what=f"the query's gradient under {name}")
+
+
+def any_call(rank: int, size: int, drawn: dict[str, Any]) -> None:
+    """Output, gradients, and what is asked of the weights for queries, for keys and of the whole."""
+    queries = drawn["queries"]
+    options = {"dropout_p": drawn["dropout_p"], "seed": 3}
+    if drawn["sinks"]:
+        options["sinks"] = torch.linspace(-1, 2, 4)
+    call = Call(
+        drawn["mask"],
+        lengths=queries,
+        key_lengths=[a + b for a, b in zip(queries, drawn["more_keys"], strict=True)],
+        method=drawn["method"],
+        sharding=drawn["sharding"],
+        options=options,
+    )
+    both = Both(rank, size, call, weights=True)
+    torch.testing.assert_close(both.output, both.expected[:, :, both.rows], rtol=1e-4, atol=1e-5)
+    for which, mine, theirs in both.gradients():
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=2e-5, msg=_said("a call", which))
+    seen, expected = (
+        w.statistics("entropy", "received", "diagonals", top_keys=3, pooled=(3, 2))
+        for w in (both.weights, both.expected_weights)
+    )
+    assert_same_bits(seen["top_keys"][1], expected["top_keys"][1][:, :, both.rows])
+    places = {"entropy": (..., both.rows), "received": (..., both.columns)}
+    for name in ("entropy", "received", "diagonals", "pooled"):
+        want = expected[name][places.get(name, ...)]
+        torch.testing.assert_close(seen[name], want, rtol=1e-4, atol=2e-5, msg=_said("a call", name))
 
 
 def few_rows(rank: int, size: int) -> None:
