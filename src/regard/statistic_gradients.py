@@ -69,11 +69,17 @@ class _Answer(torch.autograd.Function):
         ctx.save_for_backward(*inputs, problem.sets.dense, *parts, answer, keys)
         return answer.clone()  # the caller may change theirs
 
+    @staticmethod
+    def saved(ctx: Any) -> Any:
+        """What was saved; autograd refuses it if it changed in place, of which an engine may have to hear."""
+        opened = getattr(ctx.engine, "opened", None)
+        return ctx.saved_tensors if opened is None else opened(lambda: ctx.saved_tensors)
+
 
 class _Mass(_Answer):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        *inputs, _, maximum, shift, denominator, answer, keys = ctx.saved_tensors
+        *inputs, _, maximum, shift, denominator, answer, keys = _Answer.saved(ctx)
         problem = detached(with_inputs(ctx.problem, inputs))
         # The gradient is as wide as the answer: in the inputs' own precision it might round to nothing.
         dtype = problem.compute_dtype
@@ -100,7 +106,7 @@ class _Mass(_Answer):
 class _Entropy(_Answer):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        *inputs, _, maximum, shift, denominator, answer, _ = ctx.saved_tensors
+        *inputs, _, maximum, shift, denominator, answer, _ = _Answer.saved(ctx)
         problem = detached(with_inputs(ctx.problem, inputs))
         normalizer = Normalizer(maximum, shift, denominator)
         total = _total(ctx.engine, problem, normalizer)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -73,6 +74,8 @@ def disagreements(rank: int, size: int) -> None:
     question = both.weights.received if odd else both.weights.entropy
     with pytest.raises(GroupError, match=r"same together.*: entropy .*: received "):
         question()
+    with pytest.raises(errors.ArgumentError, match="`queries` must agree"):
+        both.weights.received([0] if odd else [1])
     with pytest.raises(errors.ArgumentError, match="`keys` must lie within"):
         both.weights.mass([5000] if odd else [0])
     other = Both(rank, size, Call(masks.causal()), backward=False, weights=True)
@@ -160,6 +163,114 @@ def changed_before_the_gradients(rank: int, size: int) -> None:
     regard.distributed.attention(*tensors).sum().backward()
 
 
+def answers_changed_before_the_gradients(rank: int, size: int) -> None:
+    """The same of entropy and mass, whose nodes save tensors of their own."""
+    for ask in (lambda w: w.entropy(), lambda w: w.mass([0, 3])):
+        tensors = draw(40)
+        held = [tensor * 1 for tensor in tensors]
+        _, weights = regard.distributed.attention(*held, masks.causal(), return_weights=True)
+        answer = ask(weights)
+        if rank == size - 1:
+            held[0].add_(1)
+        told = "" if rank == size - 1 else f"^rank {size - 1} failed: .*"
+        with pytest.raises(RuntimeError, match=told + "modified by an inplace operation"):
+            answer.sum().backward()
+
+
+def lost_and_made_again(rank: int, size: int, folder: str) -> None:
+    """What was said of a lost group is not taken for news by one of the same name, in the same store."""
+    from regard.distributed import losses
+
+    store = dist.FileStore(f"{folder}/again", size)
+    for _ in range(2):
+        # Groups that a program destroys and makes again have the same prefix.
+        board = losses.Board(rank, lambda: dist.PrefixStore("0/", store))
+        assert board.look() is None
+        dist.barrier()
+        if rank == 1:
+            board.lose("rank 1 left")
+        dist.barrier()
+        assert board.look() == "rank 1 left"
+        assert board.lose("something else") == "rank 1 left"
+        dist.barrier()
+
+
+def the_store_says_nothing(rank: int, size: int) -> None:
+    """A store that never answers is given up; the rank says what it knows itself."""
+    from regard.distributed import losses
+
+    asleep = SimpleNamespace(check=lambda _: time.sleep(60), set=lambda *_: None)
+    asleep.clone = lambda: asleep
+    started = time.monotonic()
+    board = losses.Board(rank, lambda: asleep)
+    assert board.let_down([rank + 1], "Timed out") == f"rank {rank + 1} did not answer: Timed out"
+    assert time.monotonic() - started < 10
+
+
+def a_wait_that_fails_otherwise(rank: int, size: int) -> None:
+    """Whatever a backend's wait ends with, no buffer is taken for filled."""
+
+    def wait() -> None:
+        raise MemoryError("no room for a message")
+
+    group = dist.new_group()
+    known = regard.distributed.groups.resolve(group)
+    with pytest.raises(GroupError, match=r"rank \d did not answer: no room for a message"):
+        known.wait([([(rank + 1) % size], SimpleNamespace(wait=wait))], on_gpu=False)
+
+
+def two_interfaces(rank: int, size: int) -> None:
+    """Whoever leaves ends the waits of all, also where gloo has a context for each interface."""
+    attend = partial(regard.distributed.attention, *draw())
+    attend()
+    if rank == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            attend()
+        assert waiting._OF_THREAD.helper.alive
+    elif rank == 1:
+        assert error_of(attend, within_s=10) == "rank 0 left attention: KeyboardInterrupt"
+    else:
+        time.sleep(4)
+
+
+def two_at_once(rank: int, size: int) -> None:
+    """Two threads, each in a group of its own; a loss in one is none in the other."""
+    groups = [dist.new_group() for _ in range(2)]
+    tensors = draw(100)
+    expected = regard.distributed.attention(*tensors)
+    right = [torch.zeros(())] * 2
+
+    def many(which: int) -> None:
+        with torch.no_grad():
+            for _ in range(10):
+                right[which] = regard.distributed.attention(*tensors, group=groups[which])
+
+    threads = [threading.Thread(target=many, args=(which,)) for which in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one in right:
+        assert torch.equal(one, expected)
+    known = regard.distributed.groups.resolve(groups[0])
+    with pytest.raises(ZeroDivisionError), known.together("a test"):
+        raise ZeroDivisionError
+    with pytest.raises(GroupError, match="is lost"):
+        regard.distributed.attention(*tensors, group=groups[0])
+    assert torch.equal(regard.distributed.attention(*tensors, group=groups[1]), expected)
+
+
+def destroyed(rank: int, size: int) -> None:
+    """Weights outlive their group, and say so when asked."""
+    group = dist.new_group()
+    _, weights = regard.distributed.attention(*draw(), group=group, return_weights=True)
+    dist.destroy_process_group(group)
+    with pytest.raises(GroupError, match="this group was destroyed"):
+        weights.entropy()
+
+
 def ctrl_c(rank: int, size: int) -> str | None:
     """Ctrl-C ends a wait for a silent rank at once, and the others are told who left."""
     group = dist.new_group()
@@ -177,7 +288,7 @@ def ctrl_c(rank: int, size: int) -> str | None:
         attend()
     assert time.monotonic() - started < 3
     # No thread is left in the backend's wait, which would end the interpreter by an abort.
-    assert waiting._OF_THREAD.helper.thread.is_alive()
+    assert waiting._OF_THREAD.helper.alive
     return None
 
 

@@ -14,6 +14,7 @@ from world import World
 
 import regard.distributed
 from regard import errors
+from regard.distributed import groups
 
 Worlds = Callable[..., World]
 SILENCE_S = 3.0
@@ -75,6 +76,47 @@ def test_a_rank_that_leaves_by_an_error(world: Worlds, method: str) -> None:
 
 def test_a_change_in_place_before_the_gradients_is_told_to_all(world: Worlds) -> None:
     world(3).run(checks.changed_before_the_gradients)
+
+
+def test_a_change_in_place_before_the_gradients_of_answers_is_told_to_all(world: Worlds) -> None:
+    world(3).run(checks.answers_changed_before_the_gradients)
+
+
+def test_old_news_are_no_news(world: Worlds, tmp_path: Path) -> None:
+    world(2).run(checks.lost_and_made_again, str(tmp_path))
+
+
+def test_a_store_that_does_not_answer(world: Worlds) -> None:
+    world(1).run(checks.the_store_says_nothing)
+
+
+def test_a_wait_that_fails_otherwise(world: Worlds) -> None:
+    world(2).run(checks.a_wait_that_fails_otherwise)
+
+
+def test_ctrl_c_on_two_interfaces(doomed: Worlds) -> None:
+    doomed(3, interfaces="lo,lo").run(checks.two_interfaces)
+
+
+def test_two_groups_at_once(world: Worlds) -> None:
+    world(2).run(checks.two_at_once)
+
+
+def test_weights_of_a_destroyed_group(world: Worlds) -> None:
+    world(2).run(checks.destroyed)
+
+
+def test_devices_that_messages_travel_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the names of the backends alone: what the GPU's has, it sends from there."""
+    known = {
+        "cpu:gloo,cuda:nccl": ({"cpu", "cuda"}, True),
+        "cuda:nccl": ({"cuda"}, False),
+        "cpu:gloo,cuda:gloo": ({"cpu"}, True),
+        "cpu:mpi,cuda:mpi": ({"cpu", "cuda"}, False),
+    }
+    for named, ways in known.items():
+        monkeypatch.setattr(groups.dist, "get_backend_config", lambda _, named=named: named)
+        assert groups._ways(None) == ways
 
 
 def test_ctrl_c_ends_a_wait_and_is_told(world: Worlds) -> None:

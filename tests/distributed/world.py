@@ -21,7 +21,12 @@ class World:
     """`size` processes in one process group on the loopback interface; rank 0 keeps a "tcp" store."""
 
     def __init__(
-        self, size: int, folder: Path, timeout_s: float = GROUP_TIMEOUT_S, store: str = "file"
+        self,
+        size: int,
+        folder: Path,
+        timeout_s: float = GROUP_TIMEOUT_S,
+        store: str = "file",
+        interfaces: str = "lo",
     ) -> None:
         self.size = size
         meeting = f"file://{folder}/meeting" if store == "file" else f"tcp://127.0.0.1:{free_port()}"
@@ -33,7 +38,7 @@ class World:
         self._processes = [
             context.Process(
                 target=_serve,
-                args=(rank, size, meeting, timeout_s, self._orders[rank], self._reports),
+                args=(rank, size, meeting, timeout_s, interfaces, self._orders[rank], self._reports),
                 daemon=True,
             )
             for rank in range(size)
@@ -89,8 +94,10 @@ def free_port() -> int:
     return port
 
 
-def _serve(rank: int, size: int, meeting: str, timeout_s: float, orders: Any, reports: Any) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+def _serve(
+    rank: int, size: int, meeting: str, timeout_s: float, interfaces: str, orders: Any, reports: Any
+) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = interfaces
     import torch
     import torch.distributed as dist
 

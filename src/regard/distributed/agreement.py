@@ -18,7 +18,7 @@ from regard.errors import ArgumentError, GroupError, RegardError
 # Room for a message: a part for what is always said, and a part that grows with the number of ranks.
 _ROOM = 4096
 _ROOM_A_RANK = 96
-_LONGEST_SENTENCE = 1000
+_LONGEST_SENTENCE = 1000  # bytes
 
 
 def agree(
@@ -45,7 +45,7 @@ def agree(
     first = heard[0]
     if any(m["topic"] != first["topic"] or m["facts"] != first["facts"] for m in heard):
         _same([m["topic"] for m in heard], GroupError, "all ranks must ask for the same together")
-        for name in facts:
+        for name in dict.fromkeys(name for message in heard for name in message["facts"]):
             _same([m["facts"].get(name) for m in heard], ArgumentError, f"`{name}` must agree on all ranks")
     return [message["said"] for message in heard]
 
@@ -62,7 +62,7 @@ def agreed(
 
 def _exchange(group: Group, mine: dict[str, Any]) -> list[dict[str, Any]]:
     room = _ROOM + _ROOM_A_RANK * group.size
-    text = json.dumps(mine).encode()
+    text = json.dumps(mine, ensure_ascii=False).encode()
     if len(text) > room:
         raise GroupError(f"a message of {len(text)} bytes is longer than the {room} that ranks exchange")
     sent = torch.frombuffer(bytearray(text.ljust(room)), dtype=torch.uint8)
@@ -96,7 +96,9 @@ def _shown(value: str) -> str:
 
 
 def _told(error: Exception | None) -> list[str] | None:
-    return None if error is None else [type(error).__name__, str(error)[:_LONGEST_SENTENCE]]
+    if error is None:
+        return None
+    return [type(error).__name__, str(error).encode()[:_LONGEST_SENTENCE].decode(errors="ignore")]
 
 
 def _retold(rank: int, kind: str, sentence: str) -> RegardError:

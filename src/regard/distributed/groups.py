@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -19,18 +20,23 @@ from regard.errors import ArgumentError, ArgumentTypeError, GroupError
 
 ProcessGroups = dist.ProcessGroup | DeviceMesh | None
 
-# Apart from what the program itself sends; and one that nobody sends with.
-_TAG, _NEVER_SENT = 0x7265, 0x7266
+# Apart from what the program itself sends; and one that nobody sends with. On several interfaces gloo has a
+# context for each, and takes the one that the tag's remainder numbers: the two differ by what 1 to 16 divide.
+_TAG = 0x7265
+_NEVER_SENT = _TAG + 720_720
+_LONGEST_CAUSE = 500
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """A process group as one of its members sees it; `devices` are the types that messages travel between."""
+    """A process group as one of its members sees it: the device types that messages travel between, and
+    whether those of a CPU go by gloo."""
 
     process_group: dist.ProcessGroup
     rank: int
     size: int
     devices: frozenset[str]
+    by_gloo: bool
     board: Board
 
     @property
@@ -51,9 +57,10 @@ class Group:
     def connect(self, tensor: Tensor) -> None:
         """Have all ranks meet once where such tensors travel: NCCL must not begin with messages of a few."""
         device = self.device_for(tensor)
-        if device.type != "cpu" and device not in self.board.connected:
+        met = _CONNECTED.setdefault(self.process_group, set())
+        if device.type != "cpu" and device not in met:
             dist.all_reduce(torch.zeros(1, device=device), group=self.process_group)
-            self.board.connected.add(device)
+            met.add(device)
 
     def post(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Messages:
         """Begin to send and to receive, one message a rank each way; both sides must expect the same sizes.
@@ -62,39 +69,49 @@ class Group:
         """
         out = {rank: tensor.contiguous().to(self.device_for(tensor)) for rank, tensor in sends.items()}
         into = {
-            rank: tensor if (device := self.device_for(tensor)) == tensor.device else tensor.to(device)
+            rank: tensor
+            if (device := self.device_for(tensor)) == tensor.device
+            else torch.empty_like(tensor, device=device)
             for rank, tensor in receives.items()
         }
         posted: list[tuple[Any, int, Tensor]] = [(dist.isend, rank, tensor) for rank, tensor in out.items()]
         posted += [(dist.irecv, rank, tensor) for rank, tensor in into.items()]
         # On GPUs messages of both ways have to begin as one, or two ranks may wait for one another; on CPUs
         # they begin one by one, so that the one that cannot is known.
-        at_once = any(tensor.device.type != "cpu" for _, _, tensor in posted)
+        on_gpu = any(tensor.device.type != "cpu" for _, _, tensor in posted)
         works: list[tuple[list[int], dist.Work]] = []
-        for some in [posted] if at_once else [[one] for one in posted]:
+        for some in [posted] if on_gpu else [[one] for one in posted]:
             ranks = [rank for _, rank, _ in some]
-            operations = [
-                dist.P2POp(operation, tensor, group=self.process_group, tag=_TAG, group_peer=rank)
-                for operation, rank, tensor in some
-            ]
             try:
-                begun = dist.batch_isend_irecv(operations)
+                begun = dist.batch_isend_irecv(
+                    [
+                        dist.P2POp(operation, tensor, group=self.process_group, tag=_TAG, group_peer=rank)
+                        for operation, rank, tensor in some
+                    ]
+                )
+            except ValueError as error:  # torch does not know the group
+                raise GroupError("this group was destroyed: make its shards anew in another one") from error
             except RuntimeError as error:
                 raise self.lost(ranks, error) from error
             works += [(ranks, work) for work in begun]
-        return Messages(self, works, dict(receives), into, out)
+        return Messages(self, works, dict(receives), into, out, on_gpu)
 
-    def wait(self, works: Works) -> None:
+    def wait(self, works: Works, on_gpu: bool) -> None:
         """Wait for works that ranks depend on; `GroupError` naming the rank at fault if one does not come."""
         try:
-            finish(works, self._news, self._close)
+            if on_gpu:  # what waits is the stream of the thread that says so, and not the thread
+                for ranks, work in works:
+                    with _unanswered(ranks):
+                        work.wait()
+            else:
+                finish(works, self._news, self._close)
         except UnansweredError as unanswered:
             error = unanswered.__cause__
-            assert isinstance(error, RuntimeError)
+            assert isinstance(error, Exception)
             raise self.lost(unanswered.ranks, error) from error
         self.board.waits_for([])
 
-    def lost(self, ranks: list[int], error: RuntimeError) -> GroupError:
+    def lost(self, ranks: list[int], error: Exception) -> GroupError:
         """The error to raise when ranks did not answer: what is the matter, as the first to notice has it."""
         return GroupError(self.board.let_down(ranks, _cause(error)))
 
@@ -107,16 +124,24 @@ class Group:
             if self.board.lost is None:
                 what = f"{type(error).__name__}: {error}".rstrip(": ")
                 self.board.lose(f"rank {self.rank} left {act}: {what[:_LONGEST_CAUSE]}")
-                self._close()
+            # Also where another rank is at fault: others may be waiting for this one.
+            self._close()
             raise
 
     def _close(self) -> None:
         """End all that is under way, here and on the other ranks: what gloo does after a wait too long."""
-        for rank in self.others if "cpu" in self.devices else []:
-            with suppress(RuntimeError):
-                never = dist.irecv(torch.empty(1), group=self.process_group, tag=_NEVER_SENT, group_src=rank)
-                assert never is not None
-                never.wait(timeout=timedelta(milliseconds=1))
+        with suppress(RuntimeError, ValueError):  # the group may have been destroyed
+            if self.devices - {"cpu"}:
+                self.process_group.abort()
+            for rank in (
+                self.others if self.by_gloo else []
+            ):  # one wait ends all, if it is for a rank that is still there
+                with suppress(RuntimeError):
+                    never = dist.irecv(
+                        torch.empty(1), group=self.process_group, tag=_NEVER_SENT, group_src=rank
+                    )
+                    assert never is not None
+                    never.wait(timeout=timedelta(milliseconds=1))
 
     def _news(self, ranks: list[int]) -> None:
         """What a rank does now and then while it waits for others."""
@@ -125,7 +150,15 @@ class Group:
             raise GroupError(sentence)
 
 
-_LONGEST_CAUSE = 500
+_CONNECTED: WeakKeyDictionary[dist.ProcessGroup, set[torch.device]] = WeakKeyDictionary()
+
+
+@contextmanager
+def _unanswered(ranks: list[int]) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise UnansweredError(ranks) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,10 +170,11 @@ class Messages:
     receives: dict[int, Tensor]
     into: dict[int, Tensor]
     out: dict[int, Tensor]
+    on_gpu: bool
 
     def wait(self) -> dict[int, Tensor]:
         """What arrived, by rank; `GroupError` naming the rank if one died or the group's timeout passed."""
-        self.group.wait(self.works)
+        self.group.wait(self.works, self.on_gpu)
         return {
             rank: self.into[rank]
             if self.into[rank].device == wanted.device
@@ -175,17 +209,18 @@ def resolve(group: ProcessGroups) -> Group:
         raise ArgumentError("`group` must be one that this process belongs to")
     board = board_of(chosen)
     if board.lost is not None:
-        raise GroupError(f"`group` is lost ({board.lost}): make a new one, as with dist.new_group()")
-    return Group(chosen, rank, dist.get_world_size(chosen), _devices(chosen), board)
+        raise GroupError(f"`group` is lost ({board.lost}): make a new one, as with dist.new_group(ranks)")
+    return Group(chosen, rank, dist.get_world_size(chosen), *_ways(chosen), board)
 
 
-def _devices(group: dist.ProcessGroup) -> frozenset[str]:
-    """The device types that a group has messages between; gloo's travel from a CPU only."""
-    pairs = [pair.split(":") for pair in dist.get_backend_config(group).split(",")]
-    return frozenset(device for device, backend in pairs if device == "cpu" or backend != "gloo")
+def _ways(group: dist.ProcessGroup) -> tuple[frozenset[str], bool]:
+    """The device types that messages travel between, gloo's from a CPU only; and whether a CPU's go by gloo."""
+    by = dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
+    devices = frozenset(device for device, backend in by.items() if device == "cpu" or backend != "gloo")
+    return devices, by.get("cpu") == "gloo"
 
 
-def _cause(error: RuntimeError) -> str:
+def _cause(error: Exception) -> str:
     """The backend's first sentence, without the place in its sources."""
     said = str(error).strip().split("\n")[0]
     said = said.partition("] ")[2] if said.startswith("[") else said

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.distributed.placement import Run
 from regard.distributed.plan import Plan
+from regard.distributed.shards import plain
 from regard.errors import ArgumentTypeError
 from regard.online_softmax import Normalizer
 from regard.problem import Problem
@@ -150,7 +151,7 @@ class ReceivedByKeys(Question):
     def __init__(self, asked: Received, whole: Problem) -> None:
         super().__init__(asked, whole)
         self.widths = (1, 1) if asked.mean else (1,)
-        self.facts = {"mean": asked.mean}
+        self.facts = {"mean": asked.mean, "queries": None if asked.queries is None else plain(asked.queries)}
 
     def of(self, run: Run, columns: slice, beside: Sequence[Tensor]) -> Statistic:
         chosen = self.asked.queries

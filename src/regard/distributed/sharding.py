@@ -15,6 +15,7 @@ from regard.errors import ArgumentError, ArgumentTypeError
 def shard(tensor: Tensor, dim: int, *, group: ProcessGroups = None, sharding: str = "contiguous") -> Tensor:
     """This rank's shard of a tensor that every rank holds whole, along `dim`; gradients flow through.
 
+    A contiguous shard is a view of the whole, a balanced one is a copy.
     Lengths differ by one at most. Token ids, labels and position ids of a model are cut alike:
     `shard(torch.arange(length), 0)` are the positions of this rank's tokens. No message is sent.
 
@@ -47,6 +48,7 @@ def gather(tensor: Tensor, dim: int, *, group: ProcessGroups = None, sharding: s
         tensor, dim = tensor.detach(), checked
         around = [*tensor.shape[:dim], *tensor.shape[dim + 1 :]]
         facts = {"sharding": sharding, "dim": dim, "the other dimensions": around, "dtype": str(tensor.dtype)}
+        facts["device"] = known.device_for(tensor).type
         said = {"length": tensor.shape[dim]}
     heard = agree(known, "gather", facts, error, said)
     lengths = [one["length"] for one in heard]

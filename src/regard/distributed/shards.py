@@ -84,39 +84,40 @@ def take_share(
     group: Group, query: Tensor, key: Tensor, value: Tensor, asked: Asked, returning: bool
 ) -> Share:
     """Check everything on every rank, tell one another, and go on only if all agree."""
-    checked, error = attempt(lambda: _checked_here(query, key, value, asked))
-    local = None if checked is None else checked[0]
-    facts = {} if local is None else _facts(local, asked, returning)
-    said = {"number": secrets.randbits(32)}
-    if local is not None:
+    checked, error = attempt(lambda: _checked_here(group, query, key, value, asked, returning))
+    facts: dict[str, Any] = {}
+    said: dict[str, Any] = {"number": secrets.randbits(32)}
+    if checked is not None:
+        local, _, facts = checked
         said |= {"queries": local.n_queries, "keys": local.n_keys, "seed": local.seed}
     heard = agree(group, "attention", facts, error, said)
-    group.connect(query)
     assert checked is not None
-    local, layout = checked
+    local, layout, _ = checked
     queries = Placement.of([one["queries"] for one in heard], asked.sharding)
     keys = Placement.of([one["keys"] for one in heard], asked.sharding)
 
-    whole, error = attempt(lambda: _over_all_keys(group, query, key, value, asked, queries, keys))
-    needs = [] if whole is None else [reached(whole.sets, run.in_sequence) for run in keys.runs]
-    ranges = [(some.start, some.stop) for some in needs]
-    asked_of = agree(group, "the mask of attention", {}, error, {"needs": ranges})
-    assert whole is not None
-    problem = replace(whole, key=local.key, value=local.value, seed=heard[0]["seed"])
-    plan = Plan(group, keys, [one["needs"] for one in asked_of])
-    return Share(
-        problem,
-        layout,
-        queries,
-        plan,
-        _with_backward(choose(asked.engine, problem), asked.engine),
-        _method(asked.method, local, plan),
-        heard[0]["number"],
-    )
+    def with_all_keys() -> tuple[Problem, list[tuple[int, int]], HasBackward]:
+        whole = _over_all_keys(group, query, key, value, asked, queries, keys)
+        needs = [reached(whole.sets, run.in_sequence) for run in keys.runs]
+        whole = replace(whole, key=local.key, value=local.value, seed=heard[0]["seed"])
+        engine = _with_backward(choose(asked.engine, whole), asked.engine)
+        return whole, [(some.start, some.stop) for some in needs], engine
+
+    with group.together("attention"):
+        group.connect(query)
+        found, error = attempt(with_all_keys)
+    told = agree(group, "the mask of attention", {}, error, {"needs": found and found[1]})
+    assert found is not None
+    problem, _, engine = found
+    plan = Plan(group, keys, [one["needs"] for one in told])
+    method = _method(asked.method, local, plan)
+    return Share(problem, layout, queries, plan, engine, method, heard[0]["number"])
 
 
-def _checked_here(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> tuple[Problem, Layout]:
-    """The checks that need no other rank: the local tensors and the plain numbers."""
+def _checked_here(
+    group: Group, query: Tensor, key: Tensor, value: Tensor, asked: Asked, returning: bool
+) -> tuple[Problem, Layout, dict[str, Any]]:
+    """What passes the checks that need no other rank, and what must be the same on all."""
     check_sharding(asked.sharding)
     if asked.method not in METHODS:
         raise ArgumentError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {asked.method!r}")
@@ -131,7 +132,8 @@ def _checked_here(query: Tensor, key: Tensor, value: Tensor, asked: Asked) -> tu
         seed=asked.seed,
     )
     _with_backward(choose(asked.engine, problem), asked.engine)
-    return problem, layout
+    facts = _facts(problem, asked, returning)
+    return problem, layout, facts | {"device": group.device_for(problem.query).type}
 
 
 def _with_backward(engine: Engine, name: str) -> HasBackward:

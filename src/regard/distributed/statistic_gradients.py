@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from regard import statistic_gradients
 from regard.distributed import computing
-from regard.distributed.agreement import agreed
+from regard.distributed.agreement import agree, agreed
+from regard.distributed.failures import attempt
 from regard.distributed.folding import fold
 from regard.distributed.questions import question
 from regard.distributed.shards import Share
@@ -50,6 +51,12 @@ class _Sharded:
 
     share: Share
     topic: str
+
+    def opened(self, unpack: Callable[[], Any]) -> Any:
+        """What the forward pass saved, once every rank could read its own."""
+        saved, error = attempt(unpack)
+        agree(self.share.group, f"what {self.topic} was saved with (of call {self.share.number})", {}, error)
+        return saved
 
     def backward(
         self,

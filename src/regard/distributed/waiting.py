@@ -1,4 +1,4 @@
-"""Waiting for messages in a thread of its own: Ctrl-C and news from other ranks get through meanwhile."""
+"""Threads that wait in one's stead, so that Ctrl-C and news from other ranks get through meanwhile."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch.distributed as dist
 
@@ -33,62 +34,82 @@ def finish(works: Works, meanwhile: Callable[[list[int]], None], give_up: Callab
     """
     if not works:
         return
-    pending = _Pending(works)
-    _helper().queue.put(pending)
+    awaited = [works[0][0]]
+
+    def wait_for_all() -> None:
+        for awaited[0], work in works:
+            work.wait()
+
+    task = _helper_of_this_thread().begin(wait_for_all)
     try:
-        while not pending.running.acquire(timeout=TICK_S):
-            meanwhile(pending.ranks)
+        while not task.ends(TICK_S):
+            meanwhile(awaited[0])
     except BaseException:
         give_up()
-        if not pending.running.acquire(timeout=TICK_S):
+        if not task.ends(TICK_S):
             del _OF_THREAD.helper
         raise
-    if pending.error is not None:
-        raise UnansweredError(pending.ranks) from pending.error
+    if task.error is not None:
+        raise UnansweredError(awaited[0]) from task.error
 
 
-class _Pending:
-    """Works that are being waited for, one after the other."""
+class Task:
+    """Something that a helper does: over when `ends` says so, with a `result` or an `error`."""
 
-    def __init__(self, works: Works) -> None:
-        self.running = threading.Lock()  # free when all is done; an event would take twice as long
-        self.running.acquire()
-        self.error: RuntimeError | None = None
-        self.ranks = works[0][0]
-        self._works = works
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.result: Any = None
+        self.error: Exception | None = None
+        self._function: Callable[[], Any] | None = function
+        self._at_work = threading.Lock()  # an event would take twice as long
+        self._at_work.acquire()
+
+    def ends(self, within_s: float) -> bool:
+        """Wait for its end; whether it came in time. Not to be asked again once it has."""
+        return self._at_work.acquire(timeout=within_s)
 
     def run(self) -> None:
+        function, self._function = self._function, None  # not to hold on to buffers until the next task
+        assert function is not None
         try:
-            for ranks, work in self._works:
-                self.ranks = ranks
-                work.wait()
-        except RuntimeError as error:
+            self.result = function()
+        except Exception as error:  # noqa: BLE001 (it is raised where the task is waited for)
             self.error = error
         finally:
-            self.running.release()
+            self._at_work.release()
 
 
-class _Helper:
-    """A thread that waits for another one; it ends with it, or with the wait that it was left to."""
+class Helper:
+    """A thread that does one task after the other; it ends with its last reference, or its last task."""
 
     def __init__(self) -> None:
-        self.queue: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=_serve, args=(self.queue,), name="regard-wait", daemon=True)
-        self.thread.start()
-        weakref.finalize(self, self.queue.put, None)
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=_serve, args=(self._tasks,), name="regard-wait", daemon=True)
+        self._thread.start()
+        weakref.finalize(self, self._tasks.put, None)
+
+    @property
+    def alive(self) -> bool:
+        """False in a forked child, which has the object without its thread."""
+        return self._thread.is_alive()
+
+    def begin(self, function: Callable[[], Any]) -> Task:
+        """Have it called in the thread."""
+        task = Task(function)
+        self._tasks.put(task)
+        return task
 
 
 _OF_THREAD = threading.local()
 
 
-def _helper() -> _Helper:
-    known: _Helper | None = getattr(_OF_THREAD, "helper", None)
-    if known is None or not known.thread.is_alive():  # a forked child has the object without its thread
-        known = _OF_THREAD.helper = _Helper()
+def _helper_of_this_thread() -> Helper:
+    known: Helper | None = getattr(_OF_THREAD, "helper", None)
+    if known is None or not known.alive:
+        known = _OF_THREAD.helper = Helper()
     return known
 
 
-def _serve(pending: queue.SimpleQueue[_Pending | None]) -> None:
-    while (one := pending.get()) is not None:
-        one.run()
-        del one  # not to hold on to buffers until the next wait
+def _serve(tasks: queue.SimpleQueue[Task | None]) -> None:
+    while (task := tasks.get()) is not None:
+        task.run()
+        del task
