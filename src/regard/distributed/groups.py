@@ -133,9 +133,8 @@ class Group:
         with suppress(RuntimeError, ValueError):  # the group may have been destroyed
             if self.devices - {"cpu"}:
                 self.process_group.abort()
-            for rank in (
-                self.others if self.by_gloo else []
-            ):  # one wait ends all, if it is for a rank that is still there
+            # One such wait ends all, if it is for a rank that is still there.
+            for rank in self.others if self.by_gloo else []:
                 with suppress(RuntimeError):
                     never = dist.irecv(
                         torch.empty(1), group=self.process_group, tag=_NEVER_SENT, group_src=rank
@@ -214,7 +213,7 @@ def resolve(group: ProcessGroups) -> Group:
 
 
 def _ways(group: dist.ProcessGroup) -> tuple[frozenset[str], bool]:
-    """The device types that messages travel between, gloo's from a CPU only; and whether a CPU's go by gloo."""
+    """The device types that messages travel between, gloo's from a CPU only; whether a CPU's go by gloo."""
     by = dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
     devices = frozenset(device for device, backend in by.items() if device == "cpu" or backend != "gloo")
     return devices, by.get("cpu") == "gloo"
