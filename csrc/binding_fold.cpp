@@ -67,7 +67,8 @@ double pairs_of(const Problem& p) {
 void fold(const BoundProblem& problem, nb::handle shift, nb::handle denominator, int threads, nb::handle entropy,
           nb::handle distance, nb::handle mass, nb::handle mass_keys, nb::handle top_weights, nb::handle top_columns,
           nb::handle top_logits, nb::handle x, nb::handle applied, nb::handle received, nb::handle allowed, nb::handle queries,
-          nb::handle diagonals, nb::handle pooled) {
+          nb::handle diagonals, nb::handle pooled, std::int64_t first_row, std::int64_t all_rows,
+          std::int64_t first_column, std::int64_t all_columns) {
   const Problem& p = problem.get();
   const std::int64_t b = p.batch, h = p.query_heads, n = p.n_queries, m = p.n_keys;
   Fold f;
@@ -91,9 +92,15 @@ void fold(const BoundProblem& problem, nb::handle shift, nb::handle denominator,
   f.allowed = elements<float>(allowed, Kind::f32, {b, h, m}, "allowed");
   f.queries = elements<const std::uint8_t>(queries, Kind::boolean, {n}, "queries");
   f.diagonals = elements<float>(diagonals, Kind::f32, {b, h, n + m > 0 ? n + m - 1 : 0}, "diagonals");
-  f.pooled_columns = last_size(pooled);
-  f.pooled_rows = pooled.is_none() ? 0 : view_of(pooled).shape[2];
-  f.pooled = elements<float>(pooled, Kind::f32, {b, h, f.pooled_rows, f.pooled_columns}, "pooled");
+  f.pool_columns = PoolSide{last_size(pooled), first_column, all_columns < 0 ? m : all_columns};
+  f.pool_rows = PoolSide{pooled.is_none() ? 0 : view_of(pooled).shape[2], first_row, all_rows < 0 ? n : all_rows};
+  f.pooled = elements<float>(pooled, Kind::f32, {b, h, f.pool_rows.blocks, f.pool_columns.blocks}, "pooled");
+  const auto inside = [](const PoolSide& side, std::int64_t length) {
+    return side.first >= 0 && side.first <= side.whole - length;
+  };
+  if (!inside(f.pool_rows, n) || !inside(f.pool_columns, m)) {
+    refuse_tensor("pooled", "must be of a whole with room for the problem");
+  }
   if (f.mass != nullptr && f.mass_keys == nullptr && m > 0) refuse_tensor("mass_keys", "must be there with `mass`");
   if ((f.top_weights == nullptr) != (f.top_columns == nullptr)) refuse_tensor("top_columns", "must be as top_weights");
   if (f.applied != nullptr && m > 0 && f.x.data == nullptr) refuse_tensor("x", "must be there with `applied`");
@@ -160,7 +167,8 @@ void bind_fold(nb::module_& m) {
         "mass_keys"_a.none() = nb::none(), "top_weights"_a.none() = nb::none(), "top_columns"_a.none() = nb::none(),
         "top_logits"_a.none() = nb::none(), "x"_a.none() = nb::none(), "applied"_a.none() = nb::none(), "received"_a.none() = nb::none(),
         "allowed"_a.none() = nb::none(), "queries"_a.none() = nb::none(), "diagonals"_a.none() = nb::none(),
-        "pooled"_a.none() = nb::none());
+        "pooled"_a.none() = nb::none(), "first_row"_a = 0, "all_rows"_a = -1, "first_column"_a = 0,
+        "all_columns"_a = -1);
   m.def("fold_transposed", fold_transposed, "problem"_a, "shift"_a, "denominator"_a, "x"_a, "result"_a, "threads"_a);
   m.def("fold_rows", fold_rows, "problem"_a, "shift"_a.none(), "denominator"_a.none(), "item"_a, "head"_a, "rows"_a,
         "first"_a, "last"_a, "result"_a, "threads"_a);

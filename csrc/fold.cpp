@@ -41,8 +41,9 @@ struct FoldRun {
     if (f.allowed) kept += p.n_keys + 2 * kFoldRoom;
     if (f.diagonals) kept += block_rows + p.n_keys + 2 * kFoldRoom;
     if (f.pooled) {
-      pool_rows = std::min(f.pooled_rows, ceil_div(std::min(block_rows, p.n_queries) * f.pooled_rows, p.n_queries) + 1);
-      kept += pool_rows * f.pooled_columns;
+      const PoolSide& rows = f.pool_rows;
+      pool_rows = std::min(rows.blocks, ceil_div(std::min(block_rows, p.n_queries) * rows.blocks, rows.whole) + 1);
+      kept += pool_rows * f.pool_columns.blocks;
     }
   }
 
@@ -65,7 +66,7 @@ struct FoldRun {
       if (fold.received) part.received = take(problem.n_keys + 2 * kFoldRoom) + kFoldRoom;
       if (fold.allowed) part.allowed = take(problem.n_keys + 2 * kFoldRoom) + kFoldRoom;
       if (fold.diagonals) part.diagonals = take(block_rows + problem.n_keys + 2 * kFoldRoom) + kFoldRoom;
-      if (fold.pooled) part.pooled = take(pool_rows * fold.pooled_columns);
+      if (fold.pooled) part.pooled = take(pool_rows * fold.pool_columns.blocks);
     }
   }
 };
@@ -100,10 +101,9 @@ void add_blocks(void* context, std::int64_t head, void*) {
       add(part.diagonals + first, rows + n - 1, f.diagonals + at * length + block.first_row + first);
     }
     if (f.pooled) {
-      const std::int64_t first = pool_of(block.first_row, f.pooled_rows, p.n_queries);
-      const std::int64_t last = pool_of(block.last_row - 1, f.pooled_rows, p.n_queries);
-      add(part.pooled, (last - first + 1) * f.pooled_columns,
-          f.pooled + (at * f.pooled_rows + first) * f.pooled_columns);
+      const std::int64_t first = f.pool_rows.of(block.first_row), last = f.pool_rows.of(block.last_row - 1);
+      add(part.pooled, (last - first + 1) * f.pool_columns.blocks,
+          f.pooled + (at * f.pool_rows.blocks + first) * f.pool_columns.blocks);
     }
   }
 }

@@ -20,6 +20,16 @@ struct RowNormalizer {
   const float *shift = nullptr, *denominator = nullptr;
 };
 
+/// A side of a map of blocks: `blocks` of them, with edges at floor(b * whole / blocks), over a whole of which the
+/// problem's side is the part from element `first` on.
+struct PoolSide {
+  std::int64_t blocks = 0, first = 0, whole = 0;
+  /// The block that holds element i of the problem's side.
+  REGARD_INLINE std::int64_t of(std::int64_t i) const { return ((first + i + 1) * blocks - 1) / whole; }
+  /// The element of the problem's side, or past it, at which a block ends.
+  REGARD_INLINE std::int64_t end(std::int64_t block) const { return (block + 1) * whole / blocks - first; }
+};
+
 /// The questions of one pass and where their answers go, contiguous; null where it is not asked.
 struct Fold {
   RowNormalizer normalizer;
@@ -46,8 +56,8 @@ struct Fold {
   float* allowed = nullptr;                // as large: how many of the queries may attend each key
   const std::uint8_t* queries = nullptr;   // bool `[n_queries]`: those that `received` and `allowed` count, or all
   float* diagonals = nullptr;              // `[batch, query_heads, n_queries + n_keys - 1]`
-  float* pooled = nullptr;                 // `[batch, query_heads, pooled_rows, pooled_columns]`: sums, not means
-  std::int64_t pooled_rows = 0, pooled_columns = 0;
+  float* pooled = nullptr;                 // `[batch, query_heads, blocks of rows, of columns]`: sums, not means
+  PoolSide pool_rows, pool_columns;
 
   REGARD_INLINE bool by_key() const { return received || allowed || diagonals || pooled; }
   /// Whether some question needs every weight there is.
@@ -67,14 +77,9 @@ constexpr std::int64_t kFoldRoom = 64;
 struct FoldPart {
   float *received = nullptr, *allowed = nullptr;  // the element of column 0
   float* diagonals = nullptr;                     // of the block's first row and the last column
-  float* pooled = nullptr;                        // [row blocks that the block touches, pooled_columns]
+  float* pooled = nullptr;                        // [row blocks that the block touches, blocks of columns]
   std::int64_t first_key = 0, last_key = 0;
 };
-
-/// Which of `blocks` blocks of a side of length `n`, with edges at floor(b * n / blocks), holds element i.
-REGARD_INLINE std::int64_t pool_of(std::int64_t i, std::int64_t blocks, std::int64_t n) {
-  return ((i + 1) * blocks - 1) / n;
-}
 
 /// Some keys of one query head, for the transposed product.
 struct FoldKeys {

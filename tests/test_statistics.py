@@ -10,7 +10,7 @@ import dense_statistics as of_dense
 import regard
 from engine_cases import everywhere
 from regard import biases, masks
-from regard.statistics import TopKeys
+from regard.statistics import Pooled, TopKeys
 from regard.testing import (
     Textbook,
     assert_agrees,
@@ -327,3 +327,29 @@ def test_questions_that_do_not_exist_or_do_not_fit_are_refused() -> None:
     ]:
         with pytest.raises((regard.errors.RegardError, IndexError), match=named):
             ask()
+
+
+@everywhere
+@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (64, 64), (400, 3)])
+def test_a_part_adds_its_share_to_the_map_of_the_whole(shape: tuple[int, int], engine: str) -> None:
+    """Blocks of the whole begin and end within parts."""
+    n_queries, n_keys, rows, columns = 150, 210, slice(35, 141), slice(13, 180)
+    q, k, v = make_inputs(n_queries, n_keys, dtype=widest_dtype(engine))
+    _, w = regard.attention(q, k, v, masks.band(90, 60), return_weights=True, engine=engine)
+    mask = masks.band(90, 60)
+    start = n_keys - n_queries
+    _, part = regard.attention(
+        q[:, :, rows],
+        k[:, :, columns],
+        v[:, :, columns],
+        mask,
+        query_start=start + rows.start,
+        key_start=columns.start,
+        return_weights=True,
+        engine=engine,
+    )
+    pooled = Pooled(*shape, within=((rows.start, columns.start), (n_queries, n_keys)))
+    part._engine.fold(part._problem, part._normalizer, [pooled])
+    weights = torch.zeros(w.shape, dtype=w.dtype)
+    weights[:, :, rows, columns] = part.to_dense()
+    assert_agrees(pooled.end(part._normalizer), of_dense.pooled(weights.double(), *shape))

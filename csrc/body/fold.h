@@ -95,7 +95,7 @@ inline void take_piece(const Pass& pass, FoldGroup& group, i64 first, i64 keys, 
     const i64 base = group.g.first_row - pass.block.first_row - first + pass.p.n_keys - keys;
     add_by_diagonal(W * kVector, keys, s, part.diagonals + base, pass.room.skewed);
   }
-  if (part.pooled) pool<W>(pass.p, f, pass.first_pool, part, group, first, n, s);
+  if (part.pooled) pool<W>(f, pass.first_pool, part, group, first, n, s);
 }
 
 template <class Kind, int W>
@@ -167,7 +167,7 @@ inline void end_applied(const Pass& pass, const Group& g, float* to) {
 inline void end_fold_group(const Pass& pass, FoldGroup& group, i64 row_base) {
   const Fold& f = pass.f;
   const Group& g = group.g;
-  if (pass.part.pooled) end_pool(pass.p, f, pass.first_pool, pass.part, group);
+  if (pass.part.pooled) end_pool(f, pass.first_pool, pass.part, group);
   for (int lane = 0; lane < g.rows; lane++) {
     const i64 at = row_base + g.first_row + lane;
     // What is not negative may come out so, by less than a rounding.
@@ -217,8 +217,8 @@ inline void begin_part(const Pass& pass, FoldPart& part) {
   clear(part.allowed, from - kFoldRoom, to + kFoldRoom);
   clear(part.diagonals, n_keys - to - kFoldRoom, rows + n_keys - 1 - from + kFoldRoom);
   if (part.pooled) {
-    const i64 last_pool = pool_of(pass.block.last_row - 1, pass.f.pooled_rows, pass.p.n_queries);
-    clear(part.pooled, 0, (last_pool - pass.first_pool + 1) * pass.f.pooled_columns);
+    const i64 last_pool = pass.f.pool_rows.of(pass.block.last_row - 1);
+    clear(part.pooled, 0, (last_pool - pass.first_pool + 1) * pass.f.pool_columns.blocks);
   }
 }
 
@@ -240,7 +240,7 @@ inline void fold_as(const Problem& whole, const Fold& f, const FoldBlock& block,
   Arena arena{(char*)scratch};
   FoldRoom room = take_fold_room<Kind>(p, with_x, f, arena);
   for (i64 i = 0; i < kShared; i++) room.groups[i] = take_fold_group(p, f, few_rows(whole), value_rows, arena);
-  const i64 first_pool = f.pooled ? pool_of(block.first_row, f.pooled_rows, p.n_queries) : 0;
+  const i64 first_pool = f.pooled ? f.pool_rows.of(block.first_row) : 0;
   const Pass pass{p, with_x, f, block, part, room, first_pool, f.everything()};
   begin_part(pass, part);
   const i64 row_base = (block.item * whole.query_heads + block.head) * p.n_queries;

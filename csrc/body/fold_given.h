@@ -15,7 +15,6 @@ using regard::FoldPart;
 using regard::FoldRows;
 using regard::FoldTransposed;
 using regard::kFoldRoom;
-using regard::pool_of;
 
 /// One row's normalizer: a weight is e^(logit - shift) * inverse, so that the largest, where nothing but it makes up
 /// the shift, is exactly 1 / denominator.

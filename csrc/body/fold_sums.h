@@ -67,12 +67,12 @@ inline void add_by_diagonal(i64 lanes, i64 keys, const float* s, float* sums, fl
 }
 
 /// The block of columns that was being pooled is complete: add its rows to their blocks.
-inline void end_pool(const Problem& p, const Fold& f, i64 first_block, const FoldPart& part, FoldGroup& group) {
+inline void end_pool(const Fold& f, i64 first_block, const FoldPart& part, FoldGroup& group) {
   const Group& g = group.g;
   if (group.pool_column < 0) return;
   for (int lane = 0; lane < g.rows;) {
-    const i64 block = pool_of(g.first_row + lane, f.pooled_rows, p.n_queries);
-    const i64 end = min((block + 1) * p.n_queries / f.pooled_rows - g.first_row, (i64)g.rows);
+    const i64 block = f.pool_rows.of(g.first_row + lane);
+    const i64 end = min(f.pool_rows.end(block) - g.first_row, (i64)g.rows);
     float rows[kVector];
     F total = splat(0.0f);
     for (; lane < end; lane = (int)min(round_down(lane, kVector) + kVector, end)) {
@@ -81,7 +81,7 @@ inline void end_pool(const Problem& p, const Fold& f, i64 first_block, const Fol
         rows[i] = vector + i >= lane && vector + i < end ? group.pool[vector + i] : 0.0f;
       total = total + load(rows);
     }
-    part.pooled[(block - first_block) * f.pooled_columns + group.pool_column] += sum(total);
+    part.pooled[(block - first_block) * f.pool_columns.blocks + group.pool_column] += sum(total);
   }
   for (i64 lane = 0; lane < kGroup; lane += kVector) store(group.pool + lane, splat(0.0f));
   group.pool_column = -1;
@@ -90,13 +90,13 @@ inline void end_pool(const Problem& p, const Fold& f, i64 first_block, const Fol
 
 /// Pool the weights of n columns from `first` on.
 template <int W>
-inline void pool(const Problem& p, const Fold& f, i64 first_block, const FoldPart& part, FoldGroup& group, i64 first,
-                 i64 n, const float* s) {
+inline void pool(const Fold& f, i64 first_block, const FoldPart& part, FoldGroup& group, i64 first, i64 n,
+                 const float* s) {
   for (i64 k = 0; k < n;) {
     if (first + k >= group.pool_end) {
-      end_pool(p, f, first_block, part, group);
-      group.pool_column = pool_of(first + k, f.pooled_columns, p.n_keys);
-      group.pool_end = (group.pool_column + 1) * p.n_keys / f.pooled_columns;
+      end_pool(f, first_block, part, group);
+      group.pool_column = f.pool_columns.of(first + k);
+      group.pool_end = f.pool_columns.end(group.pool_column);
     }
     const i64 stop = min(n, group.pool_end - first);
     F sums[W] = {};

@@ -84,6 +84,10 @@ def fold(
     queries: Tensor | None = None,
     diagonals: Tensor | None = None,
     pooled: Tensor | None = None,
+    first_row: int = 0,
+    all_rows: int = -1,
+    first_column: int = 0,
+    all_columns: int = -1,
 ) -> None:
     """Questions to the weights in one pass; `shift` and `denominator` are those of the forward pass.
 
@@ -91,7 +95,8 @@ def fold(
     and `mass` (over the bool `mass_keys` `[M]`) `[B, Hq, N]`, the `top_…` `[B, Hq, N, k]`, and `applied`
     `[B, Hq, N, C]`, the weights times `x` `[B, Hq or Hkv, M, C]` of any strides. Sums over queries are added to
     what the tensors hold: `received` `[B, Hq, M]` and `allowed`, the pairs that take part, over the bool
-    `queries` `[N]`; `diagonals` `[B, Hq, N + M − 1]`; `pooled` `[B, Hq, rows, columns]`, sums and not means.
+    `queries` `[N]`; `diagonals` `[B, Hq, N + M − 1]`; `pooled` `[B, Hq, rows, columns]`, sums and not means,
+    in a map of `all_rows` and `all_columns` (by default N and M) where the problem begins at `first_row` and `first_column`.
     """
 
 def fold_transposed(

@@ -207,13 +207,21 @@ class Diagonals(Statistic):
 
 
 class Pooled(Statistic):
-    """Block means of P, `[B, Hq, rows, cols]`, edges at ⌊r·N/rows⌋ and ⌊c·M/cols⌋; an empty block is 0."""
+    """Block means of P, `[B, Hq, rows, cols]`, edges at ⌊r·N/rows⌋ and ⌊c·M/cols⌋; an empty block is 0.
 
-    def __init__(self, rows: int, cols: int) -> None:
+    Of a problem that is a part of a whole, `within` has where it begins, (query, key), and the whole's
+    (N, M): then it is what the part adds to the means of the whole.
+    """
+
+    def __init__(
+        self, rows: int, cols: int, within: tuple[tuple[int, int], tuple[int, int]] | None = None
+    ) -> None:
         self.shape = rows, cols
+        self.within = within
 
     def begin(self, problem: Problem) -> None:
-        sides = problem.n_queries, problem.n_keys
+        part = problem.n_queries, problem.n_keys
+        begins, sides = self.within or ((0, 0), part)
         device, dtype = problem.device, problem.compute_dtype
         edges = [
             torch.arange(blocks + 1, device=device) * side // blocks
@@ -221,8 +229,8 @@ class Pooled(Statistic):
         ]
         heights, widths = (edge.diff() for edge in edges)
         self.row_block, self.column_block = (
-            torch.repeat_interleave(torch.arange(len(count), device=device), count)
-            for count in (heights, widths)
+            torch.repeat_interleave(torch.arange(len(count), device=device), count)[first : first + length]
+            for count, first, length in zip((heights, widths), begins, part, strict=True)
         )
         self.areas = (heights[:, None] * widths).clamp(min=1)
         shape = problem.batch_size, problem.num_heads, *self.shape

@@ -217,25 +217,13 @@ class PooledOverRanks(OfTheWhole):
         self.facts = {"pooled": list(asked.shape)}
 
     def of(self, run: Run, columns: slice, beside: Sequence[Tensor]) -> Statistic:
-        return _PooledBlock(self.asked.shape, run, columns, self.whole)
+        whole = self.whole.n_queries, self.whole.n_keys
+        return Pooled(*self.asked.shape, within=((run.start, columns.start), whole))
 
     def placed(self, block: Block, statistic: Statistic) -> Tensor:
         answer = statistic.end(block.normalizer)
         assert isinstance(answer, Tensor)
         return answer
-
-
-class _PooledBlock(Pooled):
-    """What one block adds to those of the whole."""
-
-    def __init__(self, shape: tuple[int, int], run: Run, columns: slice, whole: Problem) -> None:
-        super().__init__(*shape)
-        self._run, self._columns, self._whole = run, columns, whole
-
-    def begin(self, problem: Problem) -> None:
-        super().begin(self._whole)
-        self.row_block = self.row_block[self._run.in_sequence]
-        self.column_block = self.column_block[self._columns]
 
 
 class DiagonalsOverRanks(OfTheWhole):

@@ -50,7 +50,7 @@ def fold(problem: Problem, normalizer: Normalizer, statistics: Sequence[Statisti
                 passes.append(free := {})
             free[kind] = statistic
     for asked in passes:
-        tensors: dict[str, Tensor | None] = {}
+        tensors: dict[str, Any] = {}
         for kind, statistic in asked.items():
             tensors |= _QUESTIONS[kind](statistic, problem)
         native.core().fold(native.bound(problem), *_of_rows(normalizer), torch.get_num_threads(), **tensors)
@@ -145,13 +145,22 @@ def _applied(statistic: Applied, problem: Problem) -> dict[str, Tensor | None]:
     return {"x": _vectors(statistic.x), "applied": statistic.result}
 
 
-_QUESTIONS: dict[type[Statistic], Callable[[Any, Problem], dict[str, Tensor | None]]] = {
+def _pooled(statistic: Pooled, problem: Problem) -> dict[str, Any]:
+    statistic.begin(problem)
+    if statistic.within is None:
+        return {"pooled": statistic.result}
+    (row, column), (n_queries, n_keys) = statistic.within
+    place = {"first_row": row, "all_rows": n_queries, "first_column": column, "all_columns": n_keys}
+    return {"pooled": statistic.result, **place}
+
+
+_QUESTIONS: dict[type[Statistic], Callable[[Any, Problem], dict[str, Any]]] = {
     Entropy: _result("entropy"),
     Distance: _result("distance"),
     Mass: _mass,
     Received: _received,
     TopKeys: _top_keys,
     Diagonals: _result("diagonals"),
-    Pooled: _result("pooled"),
+    Pooled: _pooled,
     Applied: _applied,
 }
