@@ -109,7 +109,7 @@ def a_rank_is_silent(rank: int, size: int, timeout_s: float) -> str | None:
     if rank == 1:
         time.sleep(2 * timeout_s)
         return None
-    return error_of(attend, within_s=2 * timeout_s)
+    return error_of(attend, within_s=5 * timeout_s)
 
 
 def one_waits_for_the_next(rank: int, size: int, timeout_s: float, ends: bool) -> str | None:
@@ -120,7 +120,7 @@ def one_waits_for_the_next(rank: int, size: int, timeout_s: float, ends: bool) -
     if rank == size - 1:
         time.sleep(1.0 if ends else 2.5 * timeout_s)
         return os._exit(7) if ends else None
-    return error_of(known.post({}, {rank + 1: torch.empty(9)}).wait, within_s=2 * timeout_s)
+    return error_of(known.post({}, {rank + 1: torch.empty(9)}).wait, within_s=5 * timeout_s)
 
 
 def a_rank_leaves(rank: int, size: int, method: str) -> None:
@@ -142,7 +142,7 @@ def a_rank_leaves(rank: int, size: int, method: str) -> None:
         computing.block = right
     else:
         # Who has all it needs already hears of it when it needs that rank again.
-        assert re.match(told, error_of(lambda: [attend(group=group) for _ in range(2)], within_s=10))
+        assert re.match(told, error_of(lambda: [attend(group=group) for _ in range(2)], within_s=15))
     with pytest.raises(GroupError, match=rf"`group` is lost \({told}\): make a new one"):
         attend(group=group)
     torch.testing.assert_close(attend(group=dist.new_group()), attend())
@@ -204,7 +204,7 @@ def the_store_says_nothing(rank: int, size: int) -> None:
     started = time.monotonic()
     board = losses.Board(rank, lambda: asleep)
     assert board.let_down([rank + 1], "Timed out") == f"rank {rank + 1} did not answer: Timed out"
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
 
 
 def a_wait_that_fails_otherwise(rank: int, size: int) -> None:
@@ -230,7 +230,7 @@ def two_interfaces(rank: int, size: int) -> None:
             attend()
         assert waiting._OF_THREAD.helper.alive
     elif rank == 1:
-        assert error_of(attend, within_s=10) == "rank 0 left attention: KeyboardInterrupt"
+        assert error_of(attend, within_s=15) == "rank 0 left attention: KeyboardInterrupt"
     else:
         time.sleep(4)
 
@@ -280,13 +280,13 @@ def ctrl_c(rank: int, size: int) -> str | None:
         time.sleep(3)
         return None
     if rank == 1:
-        return error_of(attend, within_s=10)
+        return error_of(attend, within_s=15)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         attend()
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 15
     # No thread is left in the backend's wait, which would end the interpreter by an abort.
     assert waiting._OF_THREAD.helper.alive
     return None
