@@ -66,8 +66,8 @@ double pairs_of(const Problem& p) {
 
 void fold(const BoundProblem& problem, nb::handle shift, nb::handle denominator, int threads, nb::handle entropy,
           nb::handle distance, nb::handle mass, nb::handle mass_keys, nb::handle top_weights, nb::handle top_columns,
-          nb::handle top_logits, nb::handle x, nb::handle applied, nb::handle received, nb::handle allowed, nb::handle queries,
-          nb::handle diagonals, nb::handle pooled, std::int64_t first_row, std::int64_t all_rows,
+          nb::handle top_logits, nb::handle x, nb::handle applied, nb::handle received, nb::handle allowed,
+          nb::handle queries, nb::handle diagonals, nb::handle pooled, std::int64_t first_row, std::int64_t all_rows,
           std::int64_t first_column, std::int64_t all_columns) {
   const Problem& p = problem.get();
   const std::int64_t b = p.batch, h = p.query_heads, n = p.n_queries, m = p.n_keys;
@@ -165,8 +165,9 @@ void bind_fold(nb::module_& m) {
   m.def("fold", fold, "problem"_a, "shift"_a, "denominator"_a, "threads"_a, nb::kw_only(),
         "entropy"_a.none() = nb::none(), "distance"_a.none() = nb::none(), "mass"_a.none() = nb::none(),
         "mass_keys"_a.none() = nb::none(), "top_weights"_a.none() = nb::none(), "top_columns"_a.none() = nb::none(),
-        "top_logits"_a.none() = nb::none(), "x"_a.none() = nb::none(), "applied"_a.none() = nb::none(), "received"_a.none() = nb::none(),
-        "allowed"_a.none() = nb::none(), "queries"_a.none() = nb::none(), "diagonals"_a.none() = nb::none(),
+        "top_logits"_a.none() = nb::none(), "x"_a.none() = nb::none(), "applied"_a.none() = nb::none(),
+        "received"_a.none() = nb::none(), "allowed"_a.none() = nb::none(), "queries"_a.none() = nb::none(),
+        "diagonals"_a.none() = nb::none(),
         "pooled"_a.none() = nb::none(), "first_row"_a = 0, "all_rows"_a = -1, "first_column"_a = 0,
         "all_columns"_a = -1);
   m.def("fold_transposed", fold_transposed, "problem"_a, "shift"_a, "denominator"_a, "x"_a, "result"_a, "threads"_a);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import torch
 
@@ -24,13 +25,10 @@ def answer(effort: Effort) -> Iterator[TimeRow]:
     """
     sizes = effort.choose([2], [2, 4])
     lengths = effort.choose([1024, 2048], [1024, 2048, 4096, 8192])
-    worlds = {size: Ranks(size) for size in (1, *sizes)}
     points: list[Point] = []
-    try:
+    with ExitStack() as open_worlds:
+        worlds = {size: open_worlds.enter_context(Ranks(size)) for size in (1, *sizes)}
         rows = [measured(worlds, length, effort, points) for length in lengths]
-    finally:
-        for ranks in worlds.values():
-            ranks.__exit__()
     model = fitted(points)
     for row, length in zip(rows, lengths, strict=True):
         mine = [point for point in points if point.length == length]

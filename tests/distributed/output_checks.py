@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from sequences import LENGTH, LENGTHS, MASKS, Both, Call
+from sequences import LENGTH, LENGTHS, MASKS, Both, Call, said
 
 import regard
 from regard import masks
@@ -40,7 +40,7 @@ def any_call(rank: int, size: int, drawn: dict[str, Any]) -> None:
     both = Both(rank, size, call, weights=True)
     torch.testing.assert_close(both.output, both.expected[:, :, both.rows], rtol=1e-4, atol=1e-5)
     for which, mine, theirs in both.gradients():
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=2e-5, msg=_said("a call", which))
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=2e-5, msg=said(f"{which} of a call"))
     seen, expected = (
         w.statistics("entropy", "received", "diagonals", top_keys=3, pooled=(3, 2))
         for w in (both.weights, both.expected_weights)
@@ -49,7 +49,7 @@ def any_call(rank: int, size: int, drawn: dict[str, Any]) -> None:
     places = {"entropy": (..., both.rows), "received": (..., both.columns)}
     for name in ("entropy", "received", "diagonals", "pooled"):
         want = expected[name][places.get(name, ...)]
-        torch.testing.assert_close(seen[name], want, rtol=1e-4, atol=2e-5, msg=_said("a call", name))
+        torch.testing.assert_close(seen[name], want, rtol=1e-4, atol=2e-5, msg=said(f"{name} of a call"))
 
 
 def few_rows(rank: int, size: int) -> None:
@@ -125,11 +125,11 @@ def options_agree(rank: int, size: int, method: str, sharding: str) -> None:
     for name, call in calls.items():
         call.method, call.sharding = method, sharding
         both = Both(rank, size, call)
-        torch.testing.assert_close(both.output, both.expected[:, :, both.rows], msg=_said(name, "output"))
+        torch.testing.assert_close(both.output, both.expected[:, :, both.rows], msg=said(f"output of {name}"))
         if method == "gather":
             assert_same_bits(both.output, both.expected[:, :, both.rows], what=f"output, {name}")
         for which, mine, theirs in both.gradients():
-            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=2e-5, msg=_said(name, which))
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=2e-5, msg=said(f"{which} of {name}"))
         for which, parameter in both.local_parameters.items():
             theirs = both.parameters[which].grad
             mine = parameter.grad.clone()
@@ -137,7 +137,7 @@ def options_agree(rank: int, size: int, method: str, sharding: str) -> None:
                 theirs = theirs[..., both.rows, :]
             else:
                 dist.all_reduce(mine)
-            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4, msg=_said(name, which))
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4, msg=said(f"{which} of {name}"))
 
 
 def lengths_agree(rank: int, size: int, method: str) -> None:
@@ -158,7 +158,7 @@ def lengths_agree(rank: int, size: int, method: str) -> None:
             torch.testing.assert_close(both.output, both.expected[:, :, both.rows])
             for which, mine, theirs in both.gradients():
                 torch.testing.assert_close(
-                    mine, theirs, rtol=1e-4, atol=2e-5, msg=_said(f"{lengths}, {key_lengths}", which)
+                    mine, theirs, rtol=1e-4, atol=2e-5, msg=said(f"{which} of {lengths}, {key_lengths}")
                 )
 
 
@@ -285,36 +285,3 @@ def training_step(rank: int, size: int, sharding: str, method: str) -> None:
     for mine, theirs in zip(found, expected, strict=True):
         dist.all_reduce(mine)
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
-
-
-def sent_no_further_than_needed(rank: int, size: int, method: str) -> None:
-    """Bytes on their way are those of the keys that masks reach, and no more."""
-    from regard.distributed import groups
-
-    sent = []
-    post = groups.Group.post
-
-    def counting(self, sends, receives):
-        sent.extend(t.numel() for t in sends.values() if t.dtype != torch.uint8)
-        return post(self, sends, receives)
-
-    groups.Group.post = counting
-    try:
-        lengths = [100] * size
-        numbers = 2 * 2 * (24 + 16)  # batch × key heads × (E + Ev), for each key
-        for mask, keys in (
-            (MASKS["nothing"](), 0),
-            (regard.masks.sliding_window(11), 10 if rank < size - 1 else 0),
-            (regard.masks.causal(), 100 * (size - 1 - rank)),
-            (None, 100 * (size - 1)),
-            (regard.masks.documents(lengths=lengths), 0),
-        ):
-            sent.clear()
-            Both(rank, size, Call(mask, lengths=lengths, method=method), backward=False)
-            assert sum(sent) == keys * numbers, (mask, sum(sent) / numbers, keys)
-    finally:
-        groups.Group.post = post
-
-
-def _said(name: str, which: str):
-    return lambda text: f"{which} of {name}: {text}"

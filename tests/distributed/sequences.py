@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,11 @@ MASKS: dict[str, Any] = {
     "per batch": lambda: masks.per_batch([masks.causal(), masks.sliding_window(9)]),
     "nothing": lambda: masks.causal() & ~masks.causal(),
 }
+
+
+def said(where: str) -> Callable[[str], str]:
+    """What a failed comparison says, with the place before it."""
+    return lambda text: f"{where}: {text}"
 
 
 @dataclass

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import output_checks as checks
 import pytest
 import torch
+import travel_checks
 from sequences import MASKS
 from world import World
 
@@ -104,4 +105,4 @@ def test_checkpointing(world: Worlds) -> None:
 @pytest.mark.parametrize("method", ["gather", "ring"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_keys_are_sent_no_further_than_needed(world: Worlds, size: int, method: str) -> None:
-    world(size).run(checks.sent_no_further_than_needed, method)
+    world(size).run(travel_checks.sent_no_further_than_needed, method)

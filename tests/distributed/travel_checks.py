@@ -20,6 +20,22 @@ KEY = 2 * 2 * 24  # batch × key heads × E: numbers for each key
 HEADS = 2 * 4  # batch × heads: numbers for what each key is due
 
 
+def sent_no_further_than_needed(rank: int, size: int, method: str) -> None:
+    """Bytes on their way are those of the keys that masks reach, and no more."""
+    lengths = [100] * size
+    numbers = 2 * 2 * (24 + 16)  # batch × key heads × (E + Ev), for each key
+    for mask, keys in (
+        (MASKS["nothing"](), 0),
+        (regard.masks.sliding_window(11), 10 if rank < size - 1 else 0),
+        (regard.masks.causal(), 100 * (size - 1 - rank)),
+        (None, 100 * (size - 1)),
+        (regard.masks.documents(lengths=lengths), 0),
+    ):
+        with _counted() as sent:
+            Both(rank, size, Call(mask, lengths=lengths, method=method), backward=False)
+        assert sum(sent) == keys * numbers, (mask, sum(sent) / numbers, keys)
+
+
 def sent_for_questions(rank: int, size: int, method: str) -> None:
     """A question sends the keys that the mask reaches, what belongs to them, and what they are due."""
     calls = {

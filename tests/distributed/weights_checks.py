@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from sequences import LENGTH, MASKS, Both, Call
+from sequences import LENGTH, MASKS, Both, Call, said
 from torch import Tensor
 
 import regard
@@ -75,7 +75,7 @@ def compare(seen: dict[str, Any], expected: dict[str, Any], both: Both, exact: b
                 assert_same_bits(answer, want, what=where)
         elif name == "received":
             want = want[..., both.columns]
-        torch.testing.assert_close(answer, want, rtol=1e-4, atol=2e-5, msg=_said(where))
+        torch.testing.assert_close(answer, want, rtol=1e-4, atol=2e-5, msg=said(where))
 
 
 def rows_and_products(rank: int, size: int, method: str, sharding: str) -> None:
@@ -270,7 +270,7 @@ def statistics_carry_gradients(rank: int, size: int, method: str, sharding: str)
             near = {"rtol": 2e-2, "atol": 2e-2} if name == "bfloat16" else {"rtol": 1e-4, "atol": 2e-5}
             assert both.local[2].grad is None
             for which, mine, theirs in both.gradients():
-                torch.testing.assert_close(mine, theirs, **near, msg=_said(f"gradient of {which}, {name}"))
+                torch.testing.assert_close(mine, theirs, **near, msg=said(f"gradient of {which}, {name}"))
             for which, parameter in both.local_parameters.items():
                 theirs, mine = both.parameters[which].grad, parameter.grad
                 if which == "bias":
@@ -278,7 +278,7 @@ def statistics_carry_gradients(rank: int, size: int, method: str, sharding: str)
                 else:
                     dist.all_reduce(mine)
                 near = {"rtol": 1e-4, "atol": 1e-4} if name != "bfloat16" else near
-                torch.testing.assert_close(mine, theirs, **near, msg=_said(f"gradient of {which}, {name}"))
+                torch.testing.assert_close(mine, theirs, **near, msg=said(f"gradient of {which}, {name}"))
 
 
 def detached_weights(rank: int, size: int) -> None:
@@ -307,7 +307,3 @@ def changes_are_noticed(rank: int, size: int) -> None:
         both.local[1].add_(1)
     with pytest.raises(errors.StaleWeightsError, match="`key`"):
         both.weights.entropy()
-
-
-def _said(where: str):
-    return lambda text: f"{where}: {text}"

@@ -12,7 +12,7 @@ from regard.distributed.blocks import bias_part, block, excluded
 from regard.distributed.placement import Run
 from regard.distributed.plan import Part
 from regard.distributed.shards import Share
-from regard.distributed.transfers import Arrival, Transfer
+from regard.distributed.transfers import Transfer, each_segment
 from regard.engines import Gradients, Wanted
 from regard.online_softmax import Normalizer, State
 from regard.problem import Problem
@@ -88,14 +88,7 @@ def backward(
                     total += gradient
         return sums
 
-    for number, arrival in enumerate(transfer.arrivals()):
-        given = [
-            add_segment(part, tensors, first=number == index == 0)
-            for index, (part, tensors) in enumerate(arrival.segments)
-        ]
-        if returning:
-            transfer.give_back(arrival, given)
-    local = transfer.finish() if returning else [None, None]
+    local = each_segment(transfer, add_segment, returning)
     return replace(
         found,
         key=local[0] if wanted.key else None,
@@ -112,15 +105,14 @@ def _merged(share: Share, transfer: Transfer) -> tuple[Tensor, Normalizer]:
     width = problem.value.shape[-1]
     states = [online_softmax.init((*shape, run.length), width, dtype, problem.device) for run in runs]
 
-    def absorb_arrival(arrival: Arrival) -> None:
-        for part, (key, value) in arrival.segments:
-            for run, state in zip(runs, states, strict=True):
-                one = block(problem, run, part.columns, key, value)
-                if not excluded(one):
-                    absorb(state, *_part(share, one))
+    def absorb_segment(part: Part, tensors: list[Tensor], first: bool) -> list[Tensor]:
+        for run, state in zip(runs, states, strict=True):
+            one = block(problem, run, part.columns, *tensors)
+            if not excluded(one):
+                absorb(state, *_part(share, one))
+        return []
 
-    for arrival in transfer.arrivals():
-        absorb_arrival(arrival)
+    each_segment(transfer, absorb_segment)
     finished = [online_softmax.finish(state, problem.sink_logits) for state in states]
     return _joined([(output.to(problem.dtype), normalizer) for output, normalizer in finished])
 

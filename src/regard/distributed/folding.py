@@ -14,7 +14,7 @@ from regard.distributed.placement import Run
 from regard.distributed.plan import Part
 from regard.distributed.questions import Block, Question
 from regard.distributed.shards import Share
-from regard.distributed.transfers import Arrival
+from regard.distributed.transfers import each_segment
 from regard.indexing import Selection, among
 from regard.online_softmax import Normalizer
 from regard.slicing import form
@@ -48,14 +48,7 @@ def fold(share: Share, normalizer: Normalizer, asked: Sequence[Question]) -> lis
         return [tensor for theirs in due for tensor in theirs]
 
     returning = any(one.widths for one in asked)
-    for number, arrival in enumerate(transfer.arrivals()):
-        given = [
-            fold_segment(part, tensors, first=number == index == 0)
-            for index, (part, tensors) in enumerate(arrival.segments)
-        ]
-        if returning:
-            transfer.give_back(arrival, given)
-    due = iter(transfer.finish() if returning else [])
+    due = iter(each_segment(transfer, fold_segment, returning))
     return [one.answer(share.plan, list(islice(due, len(one.widths)))) for one in asked]
 
 
@@ -73,21 +66,21 @@ def rows(share: Share, normalizer: Normalizer | None, selection: Selection) -> T
         device=share.problem.device,
     )
 
-    def fill(arrival: Arrival) -> None:
-        for part, (key,) in arrival.segments:
-            inside = ((wanted >= part.columns.start) & (wanted < part.columns.stop)).nonzero().flatten()
-            columns = wanted[inside] - part.columns.start
-            for run in share.runs if len(columns) else ():
-                one = block(share.problem, run, part.columns, key, None)
-                if excluded(one):
-                    continue
-                some = None if normalizer is None else _of(normalizer, run)
-                for places, local in _in_run(numbers, run, share.problem.n_queries, len(columns)):
-                    formed = form(share.engine, one, some, among(local, columns))
-                    _place(result, places, inside, formed)
+    def fill(part: Part, tensors: list[Tensor], first: bool) -> list[Tensor]:
+        (key,) = tensors
+        inside = ((wanted >= part.columns.start) & (wanted < part.columns.stop)).nonzero().flatten()
+        columns = wanted[inside] - part.columns.start
+        for run in share.runs if len(columns) else ():
+            one = block(share.problem, run, part.columns, key, None)
+            if excluded(one):
+                continue
+            some = None if normalizer is None else _of(normalizer, run)
+            for places, local in _in_run(numbers, run, share.problem.n_queries, len(columns)):
+                formed = form(share.engine, one, some, among(local, columns))
+                _place(result, places, inside, formed)
+        return []
 
-    for arrival in share.transfer([share.problem.key]).arrivals():
-        fill(arrival)
+    each_segment(share.transfer([share.problem.key]), fill)
     return result.view(selection.shape)
 
 

@@ -26,6 +26,9 @@ _TAG = 0x7265
 _NEVER_SENT = _TAG + 720_720
 _LONGEST_CAUSE = 500
 
+# Where the ranks of a group have met: see `Group.connect`.
+_CONNECTED: WeakKeyDictionary[dist.ProcessGroup, set[torch.device]] = WeakKeyDictionary()
+
 
 @dataclass(frozen=True, eq=False)
 class Group:
@@ -147,9 +150,6 @@ class Group:
         self.board.waits_for(ranks)
         if sentence := self.board.look():
             raise GroupError(sentence)
-
-
-_CONNECTED: WeakKeyDictionary[dist.ProcessGroup, set[torch.device]] = WeakKeyDictionary()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +43,26 @@ class Transfer(Protocol):
 
     def finish(self) -> list[Tensor]:
         """What this rank's own keys are due, each `[B, H, m, D]`, summed over all ranks."""
+
+
+def each_segment(
+    transfer: Transfer,
+    work: Callable[[Part, list[Tensor], bool], Sequence[Tensor]],
+    returning: bool = False,
+) -> list[Tensor]:
+    """Do some work on every segment of every arrival; what all ranks gave this one's keys, if `returning`.
+
+    `work` gets a segment and whether it is the first of all, and gives what the segment's keys are due. It is
+    a function, so that nothing of an arrival is held any more when the next one comes.
+    """
+    for number, arrival in enumerate(transfer.arrivals()):
+        due = [
+            work(part, tensors, number == index == 0)
+            for index, (part, tensors) in enumerate(arrival.segments)
+        ]
+        if returning:
+            transfer.give_back(arrival, due)
+    return transfer.finish() if returning else []
 
 
 class Gather:

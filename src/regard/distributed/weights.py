@@ -342,8 +342,7 @@ def _facts(asked: Sequence[Question], with_graph: bool) -> dict[str, Any]:
     if graphs:
         facts["requires_grad"] = with_graph
     for statistic in graphs if with_graph else ():
-        if isinstance(
-            statistic, questions.Mass
-        ):  # in the gradient, each rank says which of its own are meant
+        # In the gradient, each rank says which of its own keys are meant.
+        if isinstance(statistic, questions.Mass):
             facts["keys"] = plain(statistic.keys)
     return facts
