@@ -11,6 +11,10 @@ import travel_checks
 from sequences import MASKS
 from world import World
 
+from regard.distributed import groups
+from regard.distributed.placement import Placement
+from regard.distributed.plan import Plan
+
 Worlds = Callable[[int], World]
 ALL = list(MASKS)
 SOME = ["none", "left padding", "streaming", "per batch", "nothing"]
@@ -106,3 +110,12 @@ def test_checkpointing(world: Worlds) -> None:
 @pytest.mark.parametrize("size", [2, 4])
 def test_keys_are_sent_no_further_than_needed(world: Worlds, size: int, method: str) -> None:
     world(size).run(travel_checks.sent_no_further_than_needed, method)
+
+
+def test_the_columns_between_what_is_held_and_needed() -> None:
+    """They are filled with zeros where keys are gathered: nothing there may come from old memory."""
+    keys = Placement.of([10, 0, 10, 10], "contiguous")
+    group = groups.Group(None, 0, 4, frozenset({"cpu"}), True, None)
+    needs = [(0, 0), (0, 0), (12, 15), (0, 0)]
+    assert Plan(group, keys, [needs] * 4).gaps() == [slice(10, 12), slice(15, 30)]
+    assert Plan(group, keys, [[(0, 10), (0, 0), (10, 20), (20, 30)]] * 4).gaps() == []
